@@ -80,42 +80,20 @@ def taught(n: int = 150) -> FoMoDetector:
     return detector
 
 
-@pytest.mark.parametrize("scored_first", [False, True])
-def test_many_at_once_are_scored_and_learned_as_one_by_one(scored_first: bool) -> None:
+def test_many_at_once_are_scored_and_learned_as_one_by_one() -> None:
     """Scores are the same bits until a generation takes effect, which scores the earlier records again."""
     rng = random.Random(3)
     batch = [r if rng.random() > 0.05 else {name: v + 12 for name, v in r.items()} for r in records(300, 3)]
     at_once, one_by_one = taught(), taught()
-    if scored_first:
-        many = at_once.score_many(batch)
-        assert one_by_one.score_one(batch[0]) == many[0]
+    many = at_once.score_many(batch)
     at_once.learn_many(batch)
     for i, record in enumerate(batch):
-        if scored_first and i < 40:
+        if i < 40:
             assert one_by_one.score_one(record) == (many[i] if i < 6 else pytest.approx(many[i], abs=0.15))
         one_by_one.learn_one(record)
     probe = records(20, 3)
     for method in ("score_many", "p_value_many", "is_outlier_many", "explain_many"):
         assert list(getattr(at_once, method)(probe)) == list(getattr(one_by_one, method)(probe))
-
-
-@pytest.mark.parametrize("missing", [None, float("nan"), float("inf"), "", 10**400])
-def test_values_that_are_no_numbers_count_as_missing(missing: Any) -> None:
-    detector = taught()
-    assert detector.score_one({"a": 0.1, "b": 5.0, "c": missing}) == detector.score_one({"a": 0.1, "b": 5.0})
-
-
-def test_an_empty_record_has_no_score_and_is_not_learned() -> None:
-    detector = FoMoDetector()
-    assert detector.score_one({}) == 0.0
-    detector.learn_one({})
-    knowing = taught()
-    with pytest.warns(UserWarning, match="no value of any known feature"):
-        assert math.isnan(knowing.score_one({}))
-    before = pickle.dumps(knowing)
-    knowing.learn_one({})
-    knowing.learn_one({"a": None, "b": float("nan")})
-    assert pickle.dumps(knowing) == before
 
 
 def test_feedback_takes_a_record_into_the_context_and_out_of_it() -> None:
@@ -189,20 +167,6 @@ def test_what_is_learned_is_the_past_of_what_comes_and_scoring_changes_nothing()
     assert changed[:2].all()  # the two that have it in their past
 
 
-def test_features_and_categories_that_appear_are_learned_with_their_past() -> None:
-    detector = lagged(categorical=("kind",))
-    detector.learn_many(records(150))
-    known = records(1, 9)[0]
-    before = detector.score_one(known | {"new": 1e6, "kind": "odd"})
-    assert before == detector.score_one(known)
-    rng = random.Random(9)
-    detector.learn_many([record | {"new": rng.gauss(0, 1), "kind": "usual"} for record in records(1500, 4)])
-    assert detector.score_one(known | {"new": 0.0, "kind": "usual"}) < detector.score_one(
-        known | {"new": 0.0, "kind": "odd"}
-    )
-    assert detector.score_one(known | {"new": 0.0}) < detector.score_one(known | {"new": 1e6})
-
-
 @pytest.mark.parametrize("detector", [FoMoDetector, ZeroShotDetector])
 def test_the_earlier_name_of_a_parameter_works_with_a_warning(detector: Any) -> None:
     with pytest.warns(FomoWarning, match="kernel is called backend now"):
@@ -218,8 +182,7 @@ def test_the_earlier_name_of_a_parameter_works_with_a_warning(detector: Any) -> 
         assert load_model("default", "cpu", **{"kernel": "torch"}).kernel == "torch"
 
 
-@pytest.mark.parametrize("pickled", [False, True])
-def test_a_new_feature_is_as_if_all_records_before_had_lacked_it(pickled: bool) -> None:
+def test_a_new_feature_is_as_if_all_records_before_had_lacked_it() -> None:
     """With keys, totals and verdicts, and from a pickle."""
     rng = random.Random(0)
 
@@ -233,8 +196,7 @@ def test_a_new_feature_is_as_if_all_records_before_had_lacked_it(pickled: bool) 
     other.learn_many([record | {"new": None} for record in first])
     for each in (one, other):
         each.feedback_many(first[200:260], [True] * 60)
-    if pickled:
-        one = pickle.loads(pickle.dumps(one))
+    one = pickle.loads(pickle.dumps(one))
     for part in (later[:1], later[1:200], later[200:]):
         for each in (one, other):
             each.learn_many(part)
@@ -320,11 +282,11 @@ def in_core(values: np.ndarray) -> Results:
 
 
 def test_one_record_at_a_time_gives_what_the_core_gives() -> None:
-    values = rows(330)
-    values[300, 2] += 20
+    values = rows(230)
+    values[200, 2] += 20
     core, detector, outliers = in_core(values), FoMoDetector(**SIZES), 0
     for i, x in enumerate(as_records(values)):
-        if i == 50 or i >= 280:
+        if i == 50 or i >= 190:
             if i == 50:
                 assert core.generation[i] == 1
             assert detector.p_value_one(x) == core.p_value[i]
@@ -396,7 +358,7 @@ def test_what_was_scored_before_a_change_is_not_used_after_it() -> None:
 # --- explanations
 
 
-@pytest.mark.parametrize("names", [("flow", "speed", "mode"), (1, ("a", 2), None), ("1", 1, 1.5), ("a.b", "a", True)])
+@pytest.mark.parametrize("names", [("flow", "speed", "mode"), (1, ("a", 2), None), ("a.b", "1", True)])
 def test_reasons_have_the_names_and_values_that_were_given(names: tuple[Any, ...]) -> None:
     rng = random.Random(0)
     detector = FoMoDetector(**SIZES, categorical=[names[2]])
@@ -417,7 +379,8 @@ def test_reasons_have_the_names_and_values_that_were_given(names: tuple[Any, ...
     assert 0.5 < number["share"] <= 1
 
 
-def test_an_explanation_is_a_list_and_a_sentence(trained: FoMoDetector) -> None:
+def test_an_explanation_is_a_list_and_a_sentence_and_changes_nothing(trained: FoMoDetector) -> None:
+    before = pickle.dumps(trained)
     explained = trained.explain_one({"flow": 0.1, "pressure": 0.2, "speed": -30.0})
     assert explained[0]["feature"] == "speed"
     assert "speed" in str(explained)
@@ -425,20 +388,9 @@ def test_an_explanation_is_a_list_and_a_sentence(trained: FoMoDetector) -> None:
     assert str(explained) == explained.sentence
     assert pd.DataFrame(explained)["feature"].tolist() == [one["feature"] for one in explained]
     assert len(explained) <= 3
-
-
-def test_explaining_changes_nothing(trained: FoMoDetector) -> None:
-    before = pickle.dumps(trained)
-    trained.explain_many(rows_of_frame(5))
+    records = as_records(rows(9))
+    assert trained.explain_many(one for one in records) == trained.explain_many(records)
     assert pickle.dumps(trained) == before
-
-
-@pytest.mark.parametrize("method", ["score_many", "p_value_many", "is_outlier_many", "explain_many"])
-def test_records_may_come_from_a_generator(trained: FoMoDetector, method: str) -> None:
-    records = as_records(rows(45))
-    expected = getattr(trained, method)(records)
-    assert list(getattr(trained, method)(one for one in records)) == list(expected)
-    assert len(expected) == len(records)
 
 
 # --- frames
@@ -448,19 +400,21 @@ def rows_of_frame(n: int) -> pd.DataFrame:
     return pd.DataFrame(rows(n, 3), columns=NAMES, index=pd.date_range("2024-01-01", periods=n, freq="h"))
 
 
-METHODS = [("score_many", "score"), ("p_value_many", "p_value"), ("is_outlier_many", "is_outlier")]
+METHODS = {"score_many": "score", "p_value_many": "p_value", "is_outlier_many": "is_outlier"}
 
 
-@pytest.mark.parametrize(("method", "name"), METHODS)
-def test_a_frame_gets_a_series_with_its_index(trained: FoMoDetector, method: str, name: str) -> None:
-    frame = rows_of_frame(8)
-    found = getattr(trained, method)(frame)
-    expected = getattr(trained, method)(frame.to_dict("records"))
+@pytest.mark.parametrize("method", METHODS)
+def test_a_frame_gets_a_series_with_its_index_and_records_may_come_from_a_generator(
+    trained: FoMoDetector, method: str
+) -> None:
+    frame, find, name = rows_of_frame(8), getattr(trained, method), METHODS[method]
+    records: list[Any] = frame.to_dict("records")
+    found, expected = find(frame), find(records)
     assert isinstance(expected, np.ndarray)
     pd.testing.assert_series_equal(found, pd.Series(expected, index=frame.index, name=name))
-    table = getattr(trained, method)(pa.Table.from_pandas(frame, preserve_index=False))
-    assert table.to_pylist() == expected.tolist()
     assert found.dtype == (bool if name == "is_outlier" else float)
+    assert find(pa.Table.from_pandas(frame, preserve_index=False)).to_pylist() == expected.tolist()
+    np.testing.assert_array_equal(find(one for one in records), expected)
 
 
 EMPTY: list[Any] = [
@@ -468,9 +422,7 @@ EMPTY: list[Any] = [
     pd.DataFrame(),
     pd.DataFrame({"flow": []}),
     pd.DataFrame(index=["a", "b"]),
-    pd.DataFrame({"other": [1.0]}).iloc[:0],
     np.array([]),
-    np.zeros((0, 0)),
     np.zeros((0, 3)),
     pa.table({}),
 ]
@@ -484,7 +436,7 @@ def test_empty_input_is_fine_for_every_method(trained: FoMoDetector, empty: Any,
     n, record = len(empty), as_records(rows(1))[0]
     nan = float("nan")
     unknowns = (0.0, 1.0, False) if is_new else (nan, nan, False)
-    for method, unknown in zip((method for method, _ in METHODS), unknowns, strict=True):
+    for method, unknown in zip(METHODS, unknowns, strict=True):
         found = getattr(detector, method)(empty)
         np.testing.assert_array_equal(found, [unknown] * n)
         if isinstance(empty, pd.DataFrame):
@@ -511,20 +463,17 @@ def test_what_is_no_verdict_on_each_record_is_refused(trained: FoMoDetector, ver
 # --- keys
 
 
-def readings(n: int, seed: int = 0) -> tuple[list[dict[str, Any]], list[str]]:
+def readings(n: int) -> list[Record]:
     """Records of 40 devices, each with a level of its own."""
-    rng = np.random.default_rng(seed)
-    levels = np.linspace(10, 200, 40)
+    rng = np.random.default_rng(0)
     which = rng.integers(0, 40, n)
-    devices = [f"d{device}" for device in which.tolist()]
-    values = (levels[which] + rng.normal(size=n)).tolist()
-    noise = rng.normal(size=n).tolist()
-    records = [{"device": d, "flow": v, "noise": e} for d, v, e in zip(devices, values, noise, strict=True)]
-    return records, devices
+    flow, noise = np.linspace(10, 200, 40)[which] + rng.normal(size=n), rng.normal(size=n)
+    columns = which.tolist(), flow.tolist(), noise.tolist()
+    return [{"device": f"d{d}", "flow": v, "noise": e} for d, v, e in zip(*columns, strict=True)]
 
 
 def test_a_record_that_is_odd_for_its_key_alone_is_found_and_explained() -> None:
-    records, _ = readings(3000)
+    records = readings(2000)
     detector = FoMoDetector(key="device")
     detector.learn_many(records)
     odd = {"device": "d0", "flow": 110.0, "noise": 0.0}  # usual for d20
@@ -540,7 +489,7 @@ def test_a_record_that_is_odd_for_its_key_alone_is_found_and_explained() -> None
 
 
 def test_keys_are_read_from_dicts_and_frames_alike_and_survive_a_pickle() -> None:
-    records, _ = readings(900)
+    records = readings(900)
     dicts, frames = FoMoDetector(key="device", min_context=100), FoMoDetector(key="device", min_context=100)
     dicts.learn_many(records[:600])
     frames.learn_many(pd.DataFrame(records[:600]))
@@ -553,29 +502,20 @@ def test_keys_are_read_from_dicts_and_frames_alike_and_survive_a_pickle() -> Non
 
 
 def test_a_record_without_a_key_is_of_the_series_of_all_such_records() -> None:
-    records, _ = readings(900)
-    one, other = (FoMoDetector(key="device", min_context=100) for _ in range(2))
-    for missing, detector in ((None, one), (pd.NA, other)):
-        detector.learn_many(
-            [record | {"device": missing} if i % 3 == 0 else record for i, record in enumerate(records)]
-        )
-    ask = {"flow": 20.0, "noise": 0.0}
-    assert one.score_one(ask) == other.score_one(ask)
+    """But a text that means missing elsewhere is a key: NA is Namibia."""
+    records = readings(900)
+
+    def learned(key: Any) -> FoMoDetector:
+        detector = FoMoDetector(key="device", min_context=100)
+        detector.learn_many([record | {"device": key} if i % 3 else record for i, record in enumerate(records)])
+        return detector
+
+    ask, without = {"flow": 20.0, "noise": 0.0}, learned(None)
+    assert without.score_one(ask) == learned(pd.NA).score_one(ask)
     for absent in (None, float("nan"), pd.NaT, np.datetime64("NaT"), ""):
-        assert one.score_one(ask) == one.score_one(ask | {"device": absent})
-
-
-def test_a_key_that_means_missing_elsewhere_is_a_key() -> None:
-    """NA is Namibia."""
-    records, _ = readings(900)
-    na, pl = (FoMoDetector(key="device", min_context=100) for _ in range(2))
-    for name, detector in (("NA", na), ("PL", pl)):
-        detector.learn_many([record | {"device": name} if i % 3 else record for i, record in enumerate(records)])
-    ask = {"flow": 20.0, "noise": 0.0}
-    assert na.score_one(ask | {"device": "NA"}) == pl.score_one(ask | {"device": "PL"})
-
-
-def test_the_name_of_a_key_can_be_a_name() -> None:
+        assert without.score_one(ask) == without.score_one(ask | {"device": absent})
+    na, pl = (learned(name).score_one(ask | {"device": name}) for name in ("NA", "PL"))
+    assert na == pl
     with pytest.raises(ConfigError, match=r"key is the name of one field, not \['device'\]"):
         FoMoDetector(key=["device"])  # type: ignore[arg-type]  # the mistake that is refused
 
@@ -670,9 +610,7 @@ def test_feedback_finds_a_record_whatever_is_derived_of_it() -> None:
     [
         ({"derive": ["count(10m)"]}, "derive: count(10m) needs time, the name of the field with the time of a record"),
         ({"derive": "cuont(10m)", "time": "at"}, "derive: cuont(10m): there is no such function; did you mean count?"),
-        ({"derive": ["gap", "gap()"], "time": "at"}, "give each feature once"),
         ({"derive": 5}, "derive is a list of names, such as"),
-        ({"derive": [5]}, "derive: 5: there is no such function"),
     ],
 )
 def test_a_derived_feature_that_cannot_be_is_refused(flags: Any, words: str) -> None:

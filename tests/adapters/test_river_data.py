@@ -42,11 +42,9 @@ def test_further_features_than_a_row_can_have_are_ignored() -> None:
     reader = OpenRows(("kind",))
     record = {"kind": "x", **{f"f{i:04}": float(i) for i in range(MAX_FEATURES + 100)}}
     rows = reader.rows([record], learn=True)
-    assert rows.shape == (1, MAX_FEATURES)
     assert rows[0, 1:].tolist() == list(range(MAX_FEATURES - 1))
     assert reader.rows([{"late": 1.0, "f0000": 7.0}], learn=True)[0, 1] == 7.0
     assert reader.width == MAX_FEATURES
-    assert reader.categorical == (0,)
 
 
 def test_a_new_feature_comes_after_all_columns() -> None:
@@ -55,14 +53,6 @@ def test_a_new_feature_comes_after_all_columns() -> None:
     np.testing.assert_array_equal(reader.rows([{"a": 5.0, "b": 3.0}]), [[3]])  # not known before it is learned
     rows = reader.rows([{"a": 5.0, "b": 3.0}, {}, {"a": 6.0}], learn=True)
     np.testing.assert_array_equal(rows, [[3, 5], [np.nan, np.nan], [np.nan, 6]])
-
-
-def test_infinities_are_missing_in_arrays_as_in_dicts() -> None:
-    of_array, of_dicts = OpenRows(()), OpenRows(())
-    cells = np.array([[1.0, np.inf], [-np.inf, np.nan]])
-    found = of_array.rows(cells, learn=True)
-    np.testing.assert_array_equal(found, of_dicts.rows([dict(enumerate(row)) for row in cells.tolist()], learn=True))
-    assert np.isnan(found).sum() == 3
 
 
 PLAIN = st.sampled_from([0.0, -0.0, 1, True, 1.0, None, math.nan, math.inf, -math.inf, 10**400, -(10**400), 1e308])
@@ -92,7 +82,7 @@ PARAMETERS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=300)  # a millisecond each
+@settings(max_examples=200)  # a millisecond each
 @given(st.sampled_from(PARAMETERS), st.booleans(), STEPS)
 def test_one_dict_is_read_as_several_are(parameters: dict[str, Any], is_known: bool, steps: list[Any]) -> None:
     """Several, and what is a dict by its methods alone, are always read in the general way; warnings are the same."""
@@ -135,9 +125,9 @@ def test_a_frame_of_numbers_is_read_as_its_records_are(types: list[str], n: int,
 def test_a_record_that_is_changed_after_it_was_scored_is_learned_as_it_is_then() -> None:
     scored, other = FoMoDetector(min_context=20), FoMoDetector(min_context=20)
     rng = random.Random(0)
-    for i in range(200):
+    for i in range(100):
         record = {"a": rng.gauss(0, 1), "b": rng.gauss(0, 1)}
-        changed = record | ({"a": 9.0} if i % 3 else {"new": 1.0} if i > 150 else {})
+        changed = record | ({"a": 9.0} if i % 3 else {"new": 1.0} if i > 70 else {})
         scored.score_one(record)
         record.update(changed)
         scored.learn_one(record)
@@ -148,14 +138,12 @@ def test_a_record_that_is_changed_after_it_was_scored_is_learned_as_it_is_then()
 # --- river refused
 
 
-@pytest.mark.parametrize("model", ["nonsense", "missing.safetensors", "fomo "])
-def test_a_model_that_is_not_there_is_refused_at_once(model: str, tmp_path: Path) -> None:
-    for name in (model, str(tmp_path / "missing.safetensors")):
-        with pytest.raises(CheckpointError, match="fomo, paper-100, streams") as caught:  # it names those that are
-            FoMoDetector(model=name)
-        assert isinstance(caught.value, ValueError)
-    with pytest.raises(CheckpointError):
-        FoMoDetector().clone({"model": model})
+def test_a_model_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
+    for name in ("fomo ", str(tmp_path / "missing.safetensors")):
+        for make in (lambda model: FoMoDetector(model=model), lambda model: FoMoDetector().clone({"model": model})):
+            with pytest.raises(CheckpointError, match="fomo, paper-100, streams") as caught:  # it names those that are
+                make(name)
+            assert isinstance(caught.value, ValueError)
 
 
 @pytest.mark.parametrize(
@@ -163,31 +151,23 @@ def test_a_model_that_is_not_there_is_refused_at_once(model: str, tmp_path: Path
     [
         [[1.0, 2.0]],
         {"flow": 1.0},
-        [1.0],
         np.zeros(3),
         np.zeros((1, 2, 3)),
         pd.DataFrame([[1, 2]], columns=["a", "a"]),
         None,
-        3,
         "flow",
         pd.Series([1.0]),
         pa.chunked_array([[1.0]]),
     ],
     ids=str,
 )
-def test_what_is_no_table_is_refused(given: Any) -> None:
-    methods: list[Callable[[FoMoDetector], Any]] = [lambda d: d.score_many(given), lambda d: d.learn_many(given)]
-    for method in methods:
+def test_what_is_no_table_is_refused_and_is_no_record_either(given: Any) -> None:
+    for method in (FoMoDetector().score_many, FoMoDetector().learn_many):
         with pytest.raises(SchemaError):
-            method(FoMoDetector())
-
-
-@pytest.mark.parametrize(
-    "record", [None, [1.0], ({"flow": 1.0}, 0), pd.Series({"flow": 1.0}), pd.DataFrame({"a": [1]})]
-)
-def test_what_is_no_dict_is_no_record(record: Any) -> None:
-    with pytest.raises(SchemaError, match=f"a record is a dict .*, not {type(record).__name__}"):
-        FoMoDetector().score_one(record)
+            method(given)
+    if not isinstance(given, dict):
+        with pytest.raises(SchemaError, match=f"a record is a dict .*, not {type(given).__name__}"):
+            FoMoDetector().score_one(given)
 
 
 @pytest.mark.parametrize(
@@ -195,13 +175,9 @@ def test_what_is_no_dict_is_no_record(record: Any) -> None:
     [
         ("categorical", "mode"),
         ("categorical", [["mode"]]),
-        ("views", None),
         ("views", []),
         ("reasons", 0),
         ("context_size", 100.5),
-        ("min_context", "50"),
-        ("seed", None),
-        ("adapt_after", None),
         ("alert_rate", float("nan")),
     ],
 )
@@ -223,7 +199,6 @@ def test_the_warning_is_on_the_line_of_the_user() -> None:
 TABLES: list[Callable[[list[Record]], Any]] = [
     list,
     pd.DataFrame,
-    lambda records: pd.DataFrame(records).astype(object),
     lambda records: pd.DataFrame(records, dtype="string"),
     lambda records: pd.DataFrame(records).astype("category"),
     lambda records: pd.DataFrame(records)[["a", "b"]].to_numpy(),
@@ -263,7 +238,7 @@ def test_numbers_missing_values_and_categories_never_warn(records: list[Record])
         assert warned(detector.learn_many, X) == []
 
 
-MISSING = [{}, *({"a": value} for value in (None, float("nan"), float("inf"), pd.NA, pd.NaT, "", " ", "nan"))]
+MISSING = [{}, *({"a": value} for value in (None, float("nan"), float("inf"), 10**400, pd.NA, pd.NaT, " ", "nan"))]
 
 
 @pytest.mark.parametrize("record", MISSING, ids=str)
@@ -271,7 +246,9 @@ def test_a_record_that_is_only_missing_has_no_score_and_this_is_said_once(record
     detector = FoMoDetector()
     assert (detector.score_one(record), detector.p_value_one(record)) == (0.0, 1.0)  # nothing is known yet
     detector.learn_one({"a": 1.0})
+    before = pickle.dumps(detector)
     assert warned(detector.learn_one, record) == []
+    assert pickle.dumps(detector) == before  # it is not learned
     (message,) = warned(detector.score_many, pd.DataFrame([record]))
     assert "a record gets no score (NaN), as it has no value of any known feature" in message
     assert warned(detector.score_one, record) == []
@@ -285,42 +262,27 @@ def test_a_record_that_is_only_missing_has_no_score_and_this_is_said_once(record
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
-        ("eco", "text"),
         ("3,14", "text"),
         ("2024-01-01T12:00Z", "a time"),
         (datetime.date(2024, 1, 1), "a time"),
         ({"b": 1.0}, "dict"),
-        ([1.0], "list"),
     ],
 )
-@pytest.mark.parametrize("other", [1.0, None])
-def test_a_value_that_is_no_number_warns_once(value: Any, kind: str, other: float | None) -> None:
+def test_a_value_that_is_no_number_warns_once(value: Any, kind: str) -> None:
     for form in (list, lambda records: pd.DataFrame(records, dtype=object)):
-        detector, X = FoMoDetector(), form([{"a": value, "b": other}])
+        detector, X = FoMoDetector(), form([{"a": value, "b": None}])
         (message,) = warned(detector.learn_many, X)
         assert f"'a' ({kind})" in message
         assert warned(detector.learn_many, X) == []
 
 
-@pytest.mark.parametrize("as_frame", [False, True])
-def test_names_among_the_categories_are_told_once_after_the_first_records(as_frame: bool) -> None:
-    batch = [{"user": f"user{i}", "site": i % 9, "x": float(i % 7)} for i in range(200)]
-    detector = FoMoDetector(categorical=["user", "site"], min_context=1000)
-    assert warned(detector.learn_many, batch[:199]) == []
-    (message,) = warned(detector.learn_many, pd.DataFrame(batch[199:]) if as_frame else batch[199:])
-    assert message.endswith("seen once or twice: 'user'; leave them out")
-    assert warned(detector.learn_many, batch) == []
-
-
-@pytest.mark.parametrize("as_frame", [False, True])
-def test_fields_that_no_record_has_are_told_once_after_the_first_records(as_frame: bool) -> None:
+def test_fields_that_no_record_has_are_told_once_after_the_first_records() -> None:
     """A mistyped name would else be without effect, and nobody would see it."""
     rng = np.random.default_rng(0)
     batch = [{"pump": f"p{i % 4}", "x": x} for i, x in enumerate(rng.normal(size=200).tolist())]
     names = {"categorical": ["moed"], "counters": ["enrgy"], "key": "pmup", "missing_values": {"y": -1, "*": -9}}
     detector = FoMoDetector(min_context=1000, derive=["count(10m)"], time="at", **names)  # type: ignore[arg-type]
-    last = pd.DataFrame(batch[199:]) if as_frame else batch[199:]
-    told = [*warned(detector.learn_many, batch[:199]), *warned(detector.learn_many, last)]
+    told = [*warned(detector.learn_many, batch[:199]), *warned(detector.learn_many, batch[199:])]
     (message,) = [text for text in told if "check the names" in text]
     assert message.endswith("has a value of 'moed', 'enrgy', 'y', 'pmup', 'at'; check the names of the fields")
     assert not [text for text in warned(detector.learn_many, batch) if "check the names" in text]
@@ -335,16 +297,18 @@ def test_a_time_that_cannot_be_read_is_told_once() -> None:
     assert warned(detector.learn_many, batch) == []
 
 
-def test_columns_that_mislead_are_told_once_after_the_first_records() -> None:
+def test_columns_that_mislead_and_names_among_the_categories_are_told_once_after_the_first_records() -> None:
     rng = np.random.default_rng(0)
     batch = [
-        {"order_id": 7919 * i % 10_007, "row": i, "energy": i + rng.random(), "x": rng.random()} for i in range(200)
+        {"order_id": 7919 * i % 10_007, "row": i, "energy": i + rng.random(), "user": f"user{i}", "site": i % 9}
+        for i in range(200)
     ]
-    detector = FoMoDetector(min_context=1000, counters=["energy"])
+    detector = FoMoDetector(min_context=1000, counters=["energy"], categorical=["user", "site"])
     assert [warned(detector.learn_one, record) for record in batch[:199]] == [[]] * 199
-    (message,) = warned(detector.learn_one, batch[199] | {"late": 1.0})
-    assert "'order_id' (near-unique identifier), 'row' (monotone counter); " in message
-    assert message.endswith("leave them out, or name totals in counters, so that their growth is scored")
+    names, mislead = warned(detector.learn_one, batch[199] | {"late": 1.0})
+    assert "'order_id' (near-unique identifier), 'row' (monotone counter); " in mislead
+    assert mislead.endswith("leave them out, or name totals in counters, so that their growth is scored")
+    assert names.endswith("seen once or twice: 'user'; leave them out")
     assert warned(detector.learn_many, batch) == []
 
 

@@ -44,34 +44,25 @@ def test_far_rows_are_outliers_and_near_ones_are_not(inliers: np.ndarray) -> Non
     assert (detector.predict(rng.normal(size=(100, 5)) + 6) == -1).all()
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5])
-def test_alert_rate_of_the_training_rows_are_called_outliers(inliers: np.ndarray, rate: float) -> None:
-    predicted = ZeroShotDetector(alert_rate=rate).fit_predict(inliers)
-    assert (predicted == -1).mean() == pytest.approx(rate, abs=1.5 / len(inliers))
-
-
-def test_members_are_averaged_and_seeded(inliers: np.ndarray) -> None:
+def test_members_are_of_samples_averaged_and_seeded(inliers: np.ndarray) -> None:
     queries = np.random.default_rng(2).normal(size=(30, 5))
-    one = ZeroShotDetector(n_members=4, random_state=3).fit(inliers).score_samples(queries)
-    again = ZeroShotDetector(n_members=4, random_state=3).fit(inliers).score_samples(queries)
-    single = ZeroShotDetector(random_state=3).fit(inliers).score_samples(queries)
-    np.testing.assert_array_equal(one, again)
-    assert np.corrcoef(one, single)[0, 1] > 0.5
-    assert not np.allclose(one, single)
+    one, again, single = (
+        ZeroShotDetector(n_members=n, context_size=50, random_state=3).fit(inliers) for n in (4, 4, 1)
+    )
+    assert [len(member.rows) for member in one.members_] == [50] * 4
+    scores = one.score_samples(queries)
+    np.testing.assert_array_equal(scores, again.score_samples(queries))
+    assert 0.5 < np.corrcoef(scores, single.score_samples(queries))[0, 1] < 1 - 1e-9
 
 
-def test_more_rows_than_the_context_holds_are_sampled(inliers: np.ndarray) -> None:
-    detector = ZeroShotDetector(context_size=50, random_state=0).fit(inliers)
-    assert [len(m.rows) for m in detector.members_] == [50]
-
-
-def test_pickle_does_not_carry_weights_or_encodings() -> None:
-    inliers = np.random.default_rng(0).normal(size=(1000, 5))
-    detector = ZeroShotDetector().fit(inliers)
+def test_pickle_knows_categories_and_does_not_carry_weights_or_encodings() -> None:
+    frame = machines(1000)
+    detector = ZeroShotDetector(categorical=["mode"], random_state=0).fit(frame)
     data = pickle.dumps(detector)
-    assert len(data) < 4 * inliers.nbytes
-    queries = np.random.default_rng(1).normal(size=(20, 5))
-    np.testing.assert_array_equal(pickle.loads(data).score_samples(queries), detector.score_samples(queries))
+    assert len(data) < 100 * len(frame)
+    copy = pickle.loads(data)
+    np.testing.assert_array_equal(copy.score_samples(frame), detector.score_samples(frame))
+    assert copy.explain(frame.iloc[7:8]) == detector.explain(frame.iloc[7:8])
 
 
 def test_wider_data_than_the_model_takes_is_split_over_members(tmp_path: Path) -> None:
@@ -110,8 +101,8 @@ def test_frames_arrays_and_lists_agree() -> None:
     frame = machines()
     forms: list[tuple[Any, Any]] = [
         (frame, ["mode"]),
-        (frame, [1]),
         (frame, np.array([-2])),
+        (frame, [False, True, False]),
         (frame.astype({"mode": "category", "count": object}), ["mode"]),
         (frame.astype({"mode": "string", "count": "float"}), ["mode"]),
         (frame.to_numpy(), [1]),
@@ -125,7 +116,7 @@ def test_frames_arrays_and_lists_agree() -> None:
         np.testing.assert_array_equal(detector.score_samples(X), made[0].score_samples(frame))
 
 
-@pytest.mark.parametrize(("n_numbers", "n_categories"), [(1, 1), (2, 4), (5, 2)])
+@pytest.mark.parametrize(("n_numbers", "n_categories"), [(1, 1), (2, 4)])
 def test_new_rows_are_called_outliers_as_rarely_as_the_training_rows(n_numbers: int, n_categories: int) -> None:
     rng = np.random.default_rng(0)
     rows = np.c_[rng.normal(size=(1000, n_numbers)), rng.integers(0, n_categories, 1000)]
@@ -134,23 +125,13 @@ def test_new_rows_are_called_outliers_as_rarely_as_the_training_rows(n_numbers: 
     assert (detector.predict(np.c_[rows[400:, :-1], np.full(600, 99)]) == -1).mean() > 0.9  # a new category
 
 
-def test_a_pickle_knows_its_categories() -> None:
-    frame = machines()
-    detector = ZeroShotDetector(categorical=["mode"], n_members=2, random_state=0).fit(frame)
-    copy = pickle.loads(pickle.dumps(detector))
-    np.testing.assert_array_equal(copy.score_samples(frame), detector.score_samples(frame))
-    assert copy.explain(frame.iloc[7:8]) == detector.explain(frame.iloc[7:8])
-
-
 # --- numbers
 
 
 COLUMNS: dict[str, Any] = {
     "Int64": pd.array([1, None, 3, 4], dtype="Int64"),
     "boolean": pd.array([True, None, False, True], dtype="boolean"),
-    "Float64": pd.array([1.5, None, 2.5, 1.0], dtype="Float64"),
     "arrow": pd.array([1, None, 3, 2], dtype="int64[pyarrow]"),
-    "object": pd.Series([1, None, 2.5, True], dtype=object),
     "NA": pd.Series([1, pd.NA, 2.5, np.float32(3)], dtype=object),
     "decimal": pd.Series([Decimal("1.5"), None, Decimal(2), 1], dtype=object),
     "category": pd.Categorical([1, None, 2, 1]),
@@ -170,11 +151,7 @@ def test_every_type_of_column_that_holds_numbers_counts(kind: str) -> None:
         np.testing.assert_array_equal(view.rows, expected[view.kept])
 
 
-TEXTS = [
-    ["1.5", None, " -2e3", "NA"],
-    pd.array(["1.5", None, "-2000", ""], dtype="string"),
-    pd.Series(["1.5", None, -2000, pd.NA], dtype=object),
-]
+TEXTS = [["1.5", None, " -2e3", "NA"], pd.array(["1.5", None, "-2000", ""], dtype="string")]
 
 
 @pytest.mark.parametrize("texts", TEXTS, ids=range(len(TEXTS)))
@@ -207,20 +184,15 @@ def test_a_row_without_any_value_has_no_score_and_is_no_context(inliers: np.ndar
 # --- refused, with the column's name
 
 
-TODAY = datetime.date(2024, 5, 17)
 REFUSED = {
-    "text": ("text", ["secret", "b", "c", "d"]),
     "text of numbers and of a name": ("text", ["1", "2", "3", "007"]),
     "text of times": ("dates", ["2024-05-17", None, "2024-05-18T12:00Z", "2024-05-17"]),
     "text and numbers": ("text", pd.Series([1, "secret", 2, 3], dtype=object)),
     "category": ("text", pd.Categorical(["secret", "b", "b", "b"])),
-    "string": ("text", pd.array(["secret", None, "b", "b"], dtype="string")),
     "bytes": ("text", [b"secret"] * 4),
-    "date and time": ("dates", pd.to_datetime(["2024-05-17"] * 4)),
     "with a zone": ("dates", pd.to_datetime(["2024-05-17"] * 4).tz_localize("Europe/Berlin")),
     "duration": ("dates", pd.to_timedelta([1, 2, 3, 4], unit="s")),
-    "date": ("dates", [TODAY] * 4),
-    "object": ("dates", pd.Series([1, pd.Timestamp(TODAY), None, 2], dtype=object)),
+    "date": ("dates", pd.Series([1, datetime.date(2024, 5, 17), None, 2], dtype=object)),
     "NumPy's": ("dates", pd.Series([1, np.timedelta64(5, "s"), 2, 3], dtype=object)),
     "large": ("an integer that is too large", pd.Series([1, 2, 3, 10**400], dtype=object)),
 }
@@ -248,8 +220,7 @@ def test_dates_and_texts_are_refused_with_the_name_of_their_column(kind: str) ->
     ("categorical", "problem"),
     [
         (["mood"], "'mood' is not in X"),
-        ([3], "3 is not in X, which has 3"),
-        ([-4], "-4 is not in X"),
+        ([-4], "-4 is not in X, which has 3"),
         ("mode", "array"),
         ([True], "categorical has 1 truth value, X 3 columns"),
     ],
@@ -259,19 +230,17 @@ def test_a_categorical_column_that_is_not_there_is_refused(categorical: Any, pro
         ZeroShotDetector(categorical=categorical).fit(machines())
 
 
-@pytest.mark.parametrize(
-    ("given", "remedy"),
-    [
+def test_what_is_no_table_is_refused_with_a_remedy() -> None:
+    column = "one Series"
+    tables: list[tuple[Any, str]] = [
         ([{"flow": 1.0}, {"flow": 2.0}], "pandas.DataFrame"),
-        (pd.Series([1.0, 2.0]), "one Series"),
-        (pd.Series([1.0, "eco"]), "one Series"),
-        (pa.chunked_array([[1.0, 2.0]]), "one Series"),
-    ],
-    ids=["dicts", "series", "row of a frame", "column of a table"],
-)
-def test_what_is_no_table_is_refused_with_a_remedy(given: Any, remedy: str) -> None:
-    with pytest.raises(SchemaError, match=remedy):
-        ZeroShotDetector().fit(given)
+        (pd.Series([1.0, "eco"]), column),
+        (pa.chunked_array([[1.0, 2.0]]), column),
+        (np.array([(1.0, 2.0)] * 20, dtype=[("a", "f8"), ("b", "f8")]), "record array; give a frame"),
+    ]
+    for given, remedy in tables:
+        with pytest.raises(SchemaError, match=remedy):
+            ZeroShotDetector().fit(given)
 
 
 def test_a_type_that_is_no_number_may_be_a_category() -> None:
@@ -282,21 +251,15 @@ def test_a_type_that_is_no_number_may_be_a_category() -> None:
         assert ZeroShotDetector(categorical=["mode", "month"]).fit(frame).categorical_ == (1, 3)
 
 
-@pytest.mark.parametrize("mask", [[False, True, False], np.array([False, True, False])], ids=["list", "array"])
-def test_a_mask_names_the_categorical_columns(mask: Any) -> None:
-    assert ZeroShotDetector(categorical=mask).fit(machines()).categorical_ == (1,)
-    assert ZeroShotDetector(categorical=mask).fit(machines().to_numpy(dtype=object)).categorical_ == (1,)
-
-
 def test_missing_values_of_a_column_that_is_not_there_warn(inliers: np.ndarray) -> None:
     detector = ZeroShotDetector(missing_values={"temp": -9999, 7: -1, 2: -1, "*": -5})
     with pytest.warns(FomoWarning, match="missing_values names columns that X lacks: 'temp', 7$"):
         detector.fit(inliers)
 
 
-@pytest.mark.parametrize("value", [1e100, -1e160, 1e300])
-def test_one_huge_value_in_fit_hides_no_usual_row(inliers: np.ndarray, value: float) -> None:
+def test_one_huge_value_in_fit_hides_no_usual_row(inliers: np.ndarray) -> None:
     """Its square is not a finite number."""
+    value = -1e160
     rows = np.vstack([inliers, [value, 0, 0, 0, 0]])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -304,32 +267,22 @@ def test_one_huge_value_in_fit_hides_no_usual_row(inliers: np.ndarray, value: fl
     assert detector.predict(np.array([[0.0, 0, 0, 0, 0], [0, 9, 0, 0, 0], [value, 0, 0, 0, 0]])).tolist() == [1, -1, -1]
 
 
-def test_the_largest_number_can_mean_missing(inliers: np.ndarray) -> None:
-    lowest = np.finfo(np.float64).min
-    marked = np.where(np.arange(len(inliers))[:, None] % 10 == np.arange(5), lowest, inliers)
-    detector = ZeroShotDetector(missing_values={"*": lowest}, random_state=0).fit(marked)
-    expected = ZeroShotDetector(random_state=0).fit(np.where(marked == lowest, np.nan, marked))
-    np.testing.assert_array_equal(
-        detector.score_samples(marked), expected.score_samples(np.where(marked == lowest, np.nan, marked))
-    )
-
-
 # --- names that are known elsewhere
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.3])
-def test_contamination_is_the_alert_rate_of_training_rows_with_outliers(rate: float) -> None:
-    rows = np.random.default_rng(0).normal(size=(100, 3))
+def test_contamination_is_the_alert_rate_of_training_rows_with_outliers() -> None:
+    rows, rate = np.random.default_rng(0).normal(size=(100, 3)), 0.3
     known = ZeroShotDetector(contamination=rate, random_state=0)
     for detector in (known, clone(known), ZeroShotDetector(random_state=0).set_params(contamination=rate)):
         assert detector.get_params()["contamination"] == rate
         assert detector.fit(rows).labels_.mean() == pytest.approx(rate, abs=0.01)
         assert len(detector.members_[0].rows) == 100 - 100 * rate
-    assert len(ZeroShotDetector(alert_rate=rate).fit(rows).members_[0].rows) == 100
+    of_inliers = ZeroShotDetector(alert_rate=rate).fit(rows)
+    assert len(of_inliers.members_[0].rows) == 100
+    assert (of_inliers.predict(rows) == -1).mean() == pytest.approx(rate, abs=0.015)
 
 
-@pytest.mark.parametrize("size", [60, 5000])
-@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize(("size", "members"), [(5000, 1), (60, 3)])
 def test_training_rows_have_scores_and_labels_as_in_pyod(size: int, members: int) -> None:
     rows = np.random.default_rng(0).normal(size=(150, 3))
     rows[::30] = 8 * np.vstack([np.eye(3), -np.eye(3)[:2]])
@@ -361,34 +314,20 @@ def test_the_guilty_column_is_named_with_its_value() -> None:
     assert "turbo" in str(strange)
     assert len(usual) <= 3
     assert [len(one) for one in detector.explain(new, top=1)] == [min(1, len(usual)), 1, 1]
+    for top in (0, 1.5, "2", None):
+        for method in (detector.explain, detector.attended_context):
+            with pytest.raises(ValueError, match="'top' parameter"):
+                method(new, top=cast(Any, top))
+    assert len(detector.explain(new, top=cast(int, np.int64(1)))[1]) == 1
 
 
-@pytest.mark.parametrize("top", [0, -1, 1.5, 2.0, float("nan"), None, "2"])
-def test_an_impossible_number_of_reasons_is_refused(top: Any) -> None:
-    rows = np.random.default_rng(0).normal(size=(20, 3))
-    detector = ZeroShotDetector().fit(rows)
-    for method in (detector.explain, detector.attended_context):
-        with pytest.raises(ValueError, match="'top' parameter"):
-            method(rows[:1], top=top)
-    assert len(detector.explain(rows[:1] + 9, top=cast(int, np.int64(1)))[0]) == 1
-
-
-@pytest.mark.parametrize("members", [1, 3])
-def test_a_row_of_the_context_is_explained_as_if_it_were_new(members: int) -> None:
+def test_a_row_of_the_context_is_explained_as_if_it_were_new() -> None:
     rows = np.random.default_rng(0).normal(size=(120, 4))
     rows[:4] = 9 * np.eye(4)
-    detector = ZeroShotDetector(n_members=members, random_state=0).fit(rows)
+    detector = ZeroShotDetector(n_members=3, random_state=0).fit(rows)
     found = detector.explain(rows[:4])
     assert [one[0]["feature"] for one in found] == [0, 1, 2, 3]
     assert all(one[0]["share"] > 0.5 for one in found)
-
-
-def test_arrays_have_positions_and_frames_the_names_of_fit() -> None:
-    frame = machines().drop(columns="mode")
-    new = frame.iloc[:1].assign(flow=20.0)
-    assert ZeroShotDetector().fit(frame).explain(new)[0][0]["feature"] == "flow"
-    plain = ZeroShotDetector().fit(frame.to_numpy(dtype=float, na_value=np.nan))
-    assert plain.explain(new.to_numpy(dtype=float))[0][0]["feature"] == 0
 
 
 @pytest.mark.parametrize("as_frame", [False, True])
@@ -407,7 +346,7 @@ def test_columns_that_mislead_are_told_by_fit(as_frame: bool) -> None:
 # --- outliers among the rows of fit; arrays of other kinds
 
 
-@pytest.mark.parametrize(("n", "k", "spread"), [(300, 3, 0.0), (1000, 10, 1.0), (1000, 50, 1.0), (1000, 50, 0.0)])
+@pytest.mark.parametrize(("n", "k", "spread"), [(300, 3, 0.0), (1000, 50, 1.0), (1000, 50, 0.0)])
 def test_outliers_that_are_alike_do_not_hide_each_other_in_fit(n: int, k: int, spread: float) -> None:
     rng = np.random.default_rng(n + k)
     X = rng.normal(size=(n, 4))
@@ -417,44 +356,36 @@ def test_outliers_that_are_alike_do_not_hide_each_other_in_fit(n: int, k: int, s
 
 
 @pytest.mark.parametrize("offset", [0.0, 5000.0])
-@pytest.mark.parametrize("rounded", [lambda X: X.astype(np.float32), lambda X: X.round(6), lambda X: X.round(4) + 1e-9])
-def test_a_training_row_that_is_rounded_is_the_same_row(offset: float, rounded: Callable[[Any], Any]) -> None:
+def test_a_training_row_that_is_rounded_is_the_same_row(offset: float) -> None:
     X = np.random.default_rng(0).normal(size=(300, 4))
     X[::60] += 8
     X = X.round(3) * 10 + offset
     X[5, 1] = np.nan
     detector = ZeroShotDetector(random_state=0, alert_rate=0.005).fit(X)
-    np.testing.assert_allclose(detector.score_samples(rounded(X)), -detector.decision_scores_, atol=1e-3)
+    for rounded in (X.astype(np.float32), X.round(4) + 1e-9):
+        np.testing.assert_allclose(detector.score_samples(rounded), -detector.decision_scores_, atol=1e-3)
 
 
-def test_the_masked_cells_of_an_array_are_missing(inliers: np.ndarray) -> None:
-    masked = np.ma.masked_array(inliers.copy(), mask=np.zeros(inliers.shape, bool))
-    masked[:60, 2] = -9999
-    masked[:60, 2] = np.ma.masked
-    detector = ZeroShotDetector(random_state=0).fit(masked)
-    same = ZeroShotDetector(random_state=0).fit(masked.filled(np.nan))
-    np.testing.assert_array_equal(detector.score_samples(masked), same.score_samples(masked.filled(np.nan)))
-    assert detector.predict([[0, 0, -9999, 0, 0]]) == [-1]
-
-
-def test_a_record_array_is_refused_and_a_column_without_values_is_named(inliers: np.ndarray) -> None:
-    with pytest.raises(SchemaError, match=r"record array; give a frame"):
-        ZeroShotDetector().fit(np.array([(1.0, 2.0)] * 20, dtype=[("a", "f8"), ("b", "f8")]))
+def test_a_column_without_values_is_named(inliers: np.ndarray) -> None:
     empty = inliers.copy()
     empty[:, 3] = np.nan
     with pytest.warns(FomoWarning, match="columns without any value are not scored: 3"):
         ZeroShotDetector().fit(empty)
 
 
-@pytest.mark.parametrize("marks", [{"b": -9999}, {"*": [65535, -9999]}])
-def test_a_number_that_means_missing_is_missing_in_both_adapters(
-    inliers: np.ndarray, marks: dict[Hashable, Any]
+@pytest.mark.parametrize("mark", [-9999.0, np.finfo(np.float64).min])
+def test_a_number_that_means_missing_is_missing_in_both_adapters_as_masked_cells_are(
+    inliers: np.ndarray, mark: float
 ) -> None:
+    marks: dict[Hashable, Any] = {"*": [65535, mark]}
     frame = pd.DataFrame(inliers[:, :3], columns=list("abc"))
     marked, gaps = frame.copy(), frame.copy()
-    marked.loc[5:40, "b"], gaps.loc[5:40, "b"] = -9999.0, np.nan
+    marked.loc[5:40, "b"], gaps.loc[5:40, "b"] = mark, np.nan
+    expected = ZeroShotDetector(random_state=0).fit(gaps).decision_scores_
     one = ZeroShotDetector(random_state=0, missing_values=marks).fit(marked)
-    np.testing.assert_array_equal(one.decision_scores_, ZeroShotDetector(random_state=0).fit(gaps).decision_scores_)
+    np.testing.assert_array_equal(one.decision_scores_, expected)
+    masked = np.ma.masked_array(marked.to_numpy(), mask=gaps.isna().to_numpy())
+    np.testing.assert_array_equal(ZeroShotDetector(random_state=0).fit(masked).decision_scores_, expected)
     streams = FoMoDetector(min_context=50, missing_values=marks), FoMoDetector(min_context=50)
     for stream, rows in zip(streams, (marked, gaps), strict=True):
         stream.learn_many(rows)
@@ -462,7 +393,7 @@ def test_a_number_that_means_missing_is_missing_in_both_adapters(
     np.testing.assert_array_equal(scores[0], scores[1])
 
 
-@pytest.mark.parametrize("wrong", [[-9999], {"b": "x"}, {"b": [True]}])
-def test_marks_of_missing_values_are_numbers_by_feature(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="missing_values"):
-        FoMoDetector(missing_values=wrong)
+def test_marks_of_missing_values_are_numbers_by_feature() -> None:
+    for wrong in ([-9999], {"b": "x"}, {"b": [True]}):
+        with pytest.raises(ValueError, match="missing_values"):
+            FoMoDetector(missing_values=cast(Any, wrong))

@@ -34,10 +34,8 @@ from fomo_stream.detector.categories import Frequencies
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Cause, Reason, Results
-from fomo_stream.detector.series import MOVEMENT_VECTORS, Series
-from fomo_stream.model.checkpoint import load_model, shared_model
+from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
-from fomo_stream.records.category_codes import category_code
 
 # --- attribution
 
@@ -58,10 +56,9 @@ def test_reasons_name_the_guilty_feature() -> None:
         assert np.mean(found) >= 0.9, kind
 
 
-def lens_of(rows: np.ndarray, categorical: Sequence[int] = (), kernel: str = "numba") -> Comparison:
+def lens_of(rows: np.ndarray, categorical: Sequence[int] = ()) -> Comparison:
     """A fixed context."""
-    model = shared_model() if kernel == "numba" else load_model("default", "cpu", kernel)
-    frequencies = Frequencies.fit(rows, categorical)
+    model, frequencies = shared_model(), Frequencies.fit(rows, categorical)
     cache = encode_rows(model, frequencies.encode(rows))
     columns = [Column(at, Cause.VALUE, at in categorical) for at in range(rows.shape[1])]
     return Comparison(BackgroundRows(rows, columns), (lambda q: logits_of(model, cache, frequencies.encode(q)),))
@@ -96,41 +93,29 @@ def test_any_record_has_reasons_of_different_features_with_shares_of_one_whole(d
     assert repr(attribute([comparison], [row], 3)) == repr(reasons)
 
 
-def one_reason(
-    rows: np.ndarray, row: Sequence[float], categorical: Sequence[int] = (), kernel: str = "numba"
-) -> Reason:
-    return attribute([lens_of(rows, categorical, kernel)], [np.array(row, dtype=np.float64)], 3)[0]
+def reasons_of(rows: np.ndarray, row: Sequence[float]) -> tuple[Reason, ...]:
+    return attribute([lens_of(rows)], [np.array(row, dtype=np.float64)], 3)
 
 
-@pytest.mark.parametrize("kernel", ["numba", "torch"])
-def test_what_is_usual_is_said_in_the_units_of_the_feature(kernel: str) -> None:
+def test_what_is_usual_is_said_in_the_units_of_the_feature() -> None:
     rows = np.random.default_rng(0).normal(size=(500, 3)) * [1, 100, 0.01] + [0, 50, 3]
-    found = one_reason(rows, [0.3, 900, 3], kernel=kernel)
+    (found,) = reasons_of(rows, [0.3, 900, 3])  # the others hardly count
     assert (found.feature, found.cause, found.value, found.partner) == (1, Cause.VALUE, 900, -1)
     np.testing.assert_allclose(
         [found.low, found.median, found.high], np.quantile(rows[:, 1], [0.01, 0.5, 0.99]), rtol=0.2
     )
     assert found.share > 0.8
-    assert len(attribute([lens_of(rows, (), kernel)], [np.array([0.3, 900, 3])], 3)) == 1  # the others hardly count
 
 
 def test_a_value_that_breaks_a_dependency_is_named_and_two_that_do_not_fit_are_a_pair() -> None:
     rng = np.random.default_rng(1)
     cause = rng.normal(size=(600, 1))
     rows = np.hstack([cause + 0.1 * rng.normal(size=(600, 4)), rng.normal(size=(600, 2))])
-    broken = one_reason(rows, [1.2, 1.2, -1.2, 1.2, 0, 0])
+    broken = reasons_of(rows, [1.2, 1.2, -1.2, 1.2, 0, 0])[0]
     assert (broken.feature, broken.partner) == (2, -1)
     assert broken.expected == pytest.approx(1.2, abs=0.25)  # not the usual 0
-    pair = one_reason(rows[:, [0, 1, 4, 5]], [1.2, -1.2, 0, 0])
+    pair = reasons_of(rows[:, [0, 1, 4, 5]], [1.2, -1.2, 0, 0])[0]
     assert {pair.feature, pair.partner} == {0, 1}
-
-
-def test_a_new_category_is_named_with_its_frequency() -> None:
-    rng = np.random.default_rng(2)
-    codes = np.array([category_code(name) for name in "abc"])
-    rows = np.column_stack([rng.normal(size=300), rng.choice(codes, 300), rng.choice(codes, 300)])
-    found = one_reason(rows, [0.0, category_code("new"), codes[0]], categorical=(1, 2))
-    assert (found.feature, found.cause, found.frequency) == (1, Cause.CATEGORY, 0.0)
 
 
 def detector_after(rows: np.ndarray, categorical: tuple[int, ...] = (), **settings: Any) -> Detector:
@@ -171,39 +156,6 @@ def test_movement_and_past_are_named_as_such() -> None:
     assert known == [0, 1, 2]  # the first record of a key has no past that it could not follow from
 
 
-@pytest.mark.parametrize("level", [0.0, 1e-9, 5.0, -1e12])
-def test_a_feature_that_stands_still_has_no_changes(level: float) -> None:
-    size = max(abs(level), 1.0)
-    steady = Series(1).follow(np.full((2, 1), level)).vectors[-1, -MOVEMENT_VECTORS:, 0]
-    moving = Series(1).follow(level + np.tile([[size], [-size]], (10, 1))).vectors[-1, -MOVEMENT_VECTORS:, 0]
-    levels = level + np.linspace(-size, size, 300)  # so that no level is strange
-    noise = 0.1 * np.random.default_rng(8).normal(size=300)
-
-    moved = reason_of_spread(np.column_stack([levels, np.full(300, steady[1])]), moving)
-    assert moved.low == moved.median == moved.high == 0.0
-    assert size < moved.value < 3 * size
-    stuck = reason_of_spread(np.column_stack([levels, moving[1] + noise]), steady)
-    assert stuck.value == 0.0
-    assert 0 < stuck.low < stuck.median < stuck.high
-
-
-def reason_of_spread(rows: np.ndarray, row: np.ndarray) -> Reason:
-    """The reason of a level and a spread (2,) among others (n, 2) for a model that knows what spread is usual."""
-    usual = np.median(rows[:, 1])
-    columns = [Column(0, Cause.LEVEL), Column(0, Cause.SPREAD)]
-    (found,) = attribute([Comparison(BackgroundRows(rows, columns), (lambda q: np.abs(q[:, 1] - usual),))], [row], 1)
-    assert found.cause is Cause.SPREAD
-    return found
-
-
-def test_soon_after_a_shift_of_all_features_the_guilty_one_is_named() -> None:
-    rng = np.random.default_rng(6)
-    rows = rng.normal(size=(1000, 4)) + np.where(np.arange(1000) < 850, 0, 12)[:, None]
-    one = detector_after(rows)
-    records = np.full((4, 4), 12.0) + np.diag(np.full(4, 9.0))
-    assert [one.explain(record[None])[0][0].feature for record in records] == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize(("n", "views"), [(4, "default"), (5, "fast"), (101, "default")])
 def test_records_of_the_warm_up_are_explained_by_the_half_that_does_not_have_them(n: int, views: str) -> None:
     rng = np.random.default_rng(5)
@@ -229,7 +181,7 @@ def test_records_of_the_warm_up_are_explained_by_the_half_that_does_not_have_the
 
 MANY_KEYS = replace(CONFIG, keys=100)  # what is asked before does not know which keys a step forgets
 ALL = replace(MANY_KEYS, explain="all")
-N = 160
+N = 90
 
 
 def new(config: DetectorConfig = ALL) -> Detector:
@@ -246,37 +198,32 @@ def bits(reasons: Sequence[tuple[Reason, ...] | None]) -> str:
 
 
 @cache
-def whole() -> Results:
+def at_once() -> Results:
     return new().process(ROWS[:N], KEYS[:N])
 
 
-@settings(max_examples=4)
-@given(st.lists(st.integers(1, N - 1), max_size=6))
-def test_reasons_do_not_depend_on_how_records_are_split_over_calls(cuts: list[int]) -> None:
-    one, edges = new(), [0, *sorted(set(cuts)), N]
-    parts = [one.process(ROWS[a:b], KEYS[a:b]) for a, b in pairwise(edges)]
-    assert bits(Results.concatenate(parts).reasons) == bits(whole().reasons)
-    assert sum(map(bool, whole().reasons)) > N / 2
-
-
-@settings(max_examples=4)
-@given(st.integers(20, N - 15))
-def test_reasons_are_the_same_after_a_recovery_in_a_copy_and_without_learning(at: int) -> None:
-    one = new()
-    one.process(ROWS[:at], KEYS[:at])
-    log = {key: value for key, value in one.changes().items() if value is not None}
-    rest = slice(at, at + 15)
-    expected = bits(whole().reasons[rest])
-    for twin in (recovered(log, config=ALL), recovered(log, one, ALL), one.copy()):
-        assert bits(twin.process(ROWS[rest], KEYS[rest]).reasons) == expected
-    now = slice(at, min(at + one.room, N))
-    assert bits(one.score_rows(ROWS[now], KEYS[now]).reasons) == bits(whole().reasons[now])
+@settings(max_examples=2)
+@given(st.lists(st.integers(1, N - 1), max_size=3), st.integers(20, N - 10))
+def test_reasons_depend_neither_on_calls_nor_on_recoveries_nor_on_learning(cuts: list[int], at: int) -> None:
+    whole = at_once()
+    assert sum(map(bool, whole.reasons)) > N / 2
+    one, parts = new(), []
+    for a, b in pairwise([0, *sorted({*cuts, at}), N]):
+        if a == at:
+            log = {key: value for key, value in one.changes().items() if value is not None}
+            rest = slice(at, at + 10)
+            for twin in (recovered(log, config=ALL), recovered(log, one, ALL), one.copy()):
+                assert bits(twin.process(ROWS[rest], KEYS[rest]).reasons) == bits(whole.reasons[rest])
+            now = slice(at, min(at + one.room, N))
+            assert bits(one.score_rows(ROWS[now], KEYS[now]).reasons) == bits(whole.reasons[now])
+        parts.append(one.process(ROWS[a:b], KEYS[a:b]))
+    assert bits(Results.concatenate(parts).reasons) == bits(whole.reasons)
 
 
 def test_to_explain_changes_nothing_and_no_setting_of_it_changes_results() -> None:
     plain, one = new(MANY_KEYS), new()
-    for start in range(0, N, 50):
-        part = slice(start, start + 50)
+    for start in range(0, 80, 40):
+        part = slice(start, start + 40)
         before = state_of(one)
         asked = one.explain(ROWS[part], KEYS[part])
         assert state_of(one) == before

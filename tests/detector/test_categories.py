@@ -56,11 +56,6 @@ codes = st.one_of(st.sampled_from([1.0, 2.0, 3.0, 4.0, 5.0]), st.just(math.nan))
 contexts = st.lists(st.tuples(codes, codes, codes), min_size=1, max_size=40).map(np.array)
 
 
-def column(*counts: int) -> np.ndarray:
-    """One column of codes 0, 1, ...: so many rows of each."""
-    return np.repeat(np.arange(float(len(counts))), counts)[:, None]
-
-
 NEW = np.array([[-5.0]])
 
 
@@ -80,16 +75,6 @@ def test_rarity_is_what_the_share_of_the_other_rows_makes_it(context: np.ndarray
         np.testing.assert_allclose(encoded[:, j], [left_out.get(v, naive(v, kept)) for v in rows[:, j].tolist()])
     np.testing.assert_array_equal(encoded[:, 1], rows[:, 1])
     np.testing.assert_array_equal(own[:, 1], context[:, 1])
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=10))
-def test_a_new_category_is_rarer_than_all_that_the_context_has(counts: list[int]) -> None:
-    context = column(*counts)
-    frequencies = Frequencies.fit(context, (0,))
-    seen = frequencies.encode(np.unique(context)[:, None])[:, 0]
-    assert (seen < frequencies.encode(NEW)[0, 0]).all()
-    by_count = seen[np.argsort(counts, kind="stable")]
-    assert (np.diff(by_count) <= 0).all()  # and the more often it is seen, the less rare it is
 
 
 def rarest_pair(rows: np.ndarray, context: np.ndarray, order: tuple[int, ...] = (0, 1, 2)) -> np.ndarray:
@@ -126,18 +111,6 @@ def test_the_rarity_of_pairs_is_what_its_definition_says(
     np.testing.assert_array_equal(rarest_pair(rows, shuffled, tuple(order)), found)  # bit for bit
     alone = [rarest_pair(row[None], context)[0] for row in rows]
     np.testing.assert_array_equal(alone, found)
-
-
-def test_a_pair_is_rare_if_it_was_expected_often_and_never_came_and_its_columns_depend_on_each_other() -> None:
-    rng = np.random.default_rng(0)
-    country = rng.choice(6, 1000, p=[0.4, 0.25, 0.2, 0.1, 0.04, 0.01])
-    depends = np.column_stack([country, np.array([0, 0, 0, 1, 2, 3])[country]]).astype(float)
-    known, never, both_rare = rarest_pair(depends, depends, (0, 1)), [[0, 1], [3, 0], [4, 0]], [[4, 3], [5, 2]]
-    assert rarest_pair(np.array(never, dtype=float), depends, (0, 1)).min() > 20
-    assert max(known.max(), rarest_pair(np.array(both_rare, dtype=float), depends, (0, 1)).max()) < 1
-    alone = np.column_stack([country, rng.permutation(country)]).astype(float)
-    every = np.array([[a, b] for a in range(6) for b in range(6)], dtype=float)
-    assert rarest_pair(every, alone, (0, 1)).max() < 1
 
 
 def test_pairs_are_of_the_first_columns_of_the_record_itself() -> None:

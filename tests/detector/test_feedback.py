@@ -153,7 +153,7 @@ def configs(draw: st.DrawFn) -> DetectorConfig:
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Place]:
-    n = 200
+    n = 160
     number = draw(st.integers(0, 99))
     rows = shifting(n, number)
     keys = np.random.default_rng(number).choice(np.array([None, "a", "b", "c", "d", "e"], dtype=object), n).tolist()
@@ -189,7 +189,7 @@ def in_calls(verdicts: list[Verdict], data: st.DataObject) -> list[list[Verdict]
     return [given[a:b] for a, b in zip([0, *cuts], [*cuts, len(given)], strict=True)]
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(configs(), streams(), st.data())
 def test_how_verdicts_are_split_over_calls_makes_no_difference(
     config: DetectorConfig, places: list[Place], data: st.DataObject

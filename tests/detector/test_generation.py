@@ -7,16 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from streams import detector, stream
+from streams import detector
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.generation import (
-    Ranges,
-    confidence,
-    trimmed,
-    vote,
-)
+from fomo_stream.detector.generation import Ranges, confidence, trimmed, vote
 from fomo_stream.model.checkpoint import shared_model
 
 # --- trimming
@@ -32,7 +27,7 @@ def test_the_most_outlying_doubtful_rows_are_left_out() -> None:
     assert trimmed(logits, doubtful, 0.0).all()
 
 
-@pytest.mark.parametrize("first", [0, 333, 850])
+@pytest.mark.parametrize("first", [0, 850])
 def test_a_burst_is_left_out_of_the_trimmed_context(first: int) -> None:
     """However near its records are to each other: each is judged by the context before it. In the first context each is
     judged by the other half of it."""
@@ -126,20 +121,10 @@ def test_confidence_is_full_where_all_agree_and_none_where_they_contradict_each_
     np.testing.assert_allclose(confidence([*votes, *(-one for one in votes)]), 0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("views", ["default", "fast", "events"])
-def test_confidence_is_low_while_the_views_disagree_on_a_shift(views: str) -> None:
+def test_confidence_is_low_while_the_views_disagree_on_a_shift() -> None:
     rows = np.random.default_rng(0).normal(size=(2400, 3))
     rows[1200:] += 4
-    one = detector(DetectorConfig(context_size=300, recent_every=64, views=(views,)))
+    one = detector(DetectorConfig(context_size=300, recent_every=64))
     found = one.process(rows).confidence
     before, dispute, after = found[1000:1200].mean(), found[1500:1700].mean(), found[-200:].mean()
     assert dispute < 0.8 * min(before, after)
-
-
-def test_a_recovered_detector_has_the_same_confidence() -> None:
-    one = detector()
-    one.process(stream(260))
-    again = detector()
-    again.recover({key: value for key, value in one.copy().changes().items() if value is not None})
-    more = stream(600)[260:]
-    np.testing.assert_array_equal(again.process(more).confidence, one.process(more).confidence)

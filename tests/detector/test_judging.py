@@ -82,11 +82,12 @@ def stream(n: int, seed: int, prior: float) -> tuple[Batch, Scores]:
     return batch, replace(scores, logit=np.where(less, scores.logit - 3.0, scores.logit))
 
 
-@pytest.mark.parametrize("prior", [0.0, 200.0])
-@pytest.mark.parametrize(("seed", "rate"), [(0, 0.1), (1, 0.1), (2, 0.03)])
-def test_compiled_judging_agrees_with_plain_python(seed: int, rate: float, prior: float) -> None:
-    n, rng = 800, np.random.default_rng(seed)
-    config = replace(CONFIG, alert_rate=rate)
+@pytest.mark.parametrize(
+    ("rate", "prior", "memory"), [(0.1, 0.0, 1 / 3), (0.1, 200.0, 1 / 3), (0.03, 0.0, 0.0), (0.03, 200.0, 0.9)]
+)
+def test_compiled_judging_agrees_with_plain_python(rate: float, prior: float, memory: float) -> None:
+    n, seed = 700, round(prior + 100 * rate)
+    rng, config = np.random.default_rng(seed), replace(CONFIG, alert_rate=rate, memory=memory)
     batch, scores = stream(n, seed, prior)
     columns = scores.logit, scores.by_view, scores.by_key, batch.slots, batch.begins, batch.far, batch.is_common[:, 0]
     plain, one, told = PlainJudge(config, prior), Judged(config, prior), np.zeros(0, np.int64)

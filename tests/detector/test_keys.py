@@ -153,10 +153,10 @@ def scored(rows: Float, keys: list[str] | None, config: DetectorConfig = CONFIG)
 
 @pytest.mark.parametrize("views", ["default", "events"])
 def test_a_record_that_is_odd_for_its_key_alone_is_an_outlier_and_its_reason_says_so(views: str) -> None:
-    rows, keys = payments(8000)
-    at = np.array(
-        [next(i for i in range(first, 8000) if int(keys[i][1:]) in CHEAP) for first in range(5000, 7900, 300)]
-    )
+    n = 5000
+    rows, keys = payments(n)
+    is_cheap = np.isin([int(key[1:]) for key in keys], CHEAP)
+    at = np.array([first + int(is_cheap[first:].argmax()) for first in range(3500, n - 100, 150)])
     rows[at, 0] *= 10  # usual, for others
     one, found = scored(rows, keys, DetectorConfig(min_context=200, explain="alerts", views=(views,)))
     without = scored(rows, None)[1]
@@ -174,24 +174,9 @@ def test_a_record_that_is_odd_for_its_key_alone_is_an_outlier_and_its_reason_say
     assert one.summary.keys == len(set(keys))
 
 
-@pytest.mark.parametrize("shift", [0.0, -5.0])
-def test_what_is_usual_for_a_key_is_below_zero_only_where_values_are(shift: float) -> None:
-    rng, n = np.random.default_rng(0), 3000
-    which = rng.integers(0, 10, n)
-    rows = np.column_stack(
-        [np.where(which < 5, rng.exponential(3.0, n), np.abs(rng.normal(40, 10, n))), rng.normal(size=n)]
-    )
-    rows[2500:, 0] *= np.where((which[2500:] < 5) & (rng.random(500) < 0.1), 20, 1)
-    rows[:, 0] += shift
-    found = scored(rows, [f"k{key}" for key in which], DetectorConfig(min_context=200, explain="alerts"))[1]
-    ranges = [
-        reason.low for some in found.reasons for reason in some or () if (reason.scope, reason.feature) == ("key", 0)
-    ]
-    assert (min(ranges) < 0) == (shift < 0)
-
-
-def test_values_of_keys_alone_are_compared_alike_by_both_backends_in_parts_and_after_a_recovery() -> None:
-    rows, keys = payments(1500, seed=5)
+def test_values_of_keys_alone_are_compared_alike_by_both_backends_and_in_parts() -> None:
+    n = 900
+    rows, keys = payments(n, seed=5)
     rows[::17, 0], rows[700, 0] = np.nan, -9999.0
     config = replace(CONFIG, views=("events",), own_contexts=2)
     whole, torch = (Detector(shared_model(*backend), 2, config) for backend in ((), ("streams", "cpu", "torch")))
@@ -199,24 +184,21 @@ def test_values_of_keys_alone_are_compared_alike_by_both_backends_in_parts_and_a
     differences = np.abs(torch.process(rows, keys).logit - found.logit)[200:]
     assert differences.max() < 1e-3
     assert np.quantile(differences, 0.99) < 1e-6
-    assert np.isfinite(found.by_key[-500:]).mean() > 0.9
+    assert np.isfinite(found.by_key[-300:]).mean() > 0.8
     one = Detector(shared_model(), 2, config)
-    parts = [one.process(rows[:1001], keys[:1001])]
-    again = Detector(shared_model(), 2, config)
-    again.recover({name: value for name, value in one.changes().items() if value is not None})
-    parts += [again.process(rows[at : at + 7], keys[at : at + 7]) for at in range(1001, 1500, 7)]
+    parts = [one.process(rows[at : at + 7], keys[at : at + 7]) for at in range(0, n, 7)]
     assert_same_results(Results.concatenate(parts), found)
 
 
 def test_what_is_odd_for_all_is_odd_for_every_key() -> None:
-    rows, keys = payments(6000, seed=1)
-    at = np.arange(4000, 6000, 400)
+    rows, keys = payments(4000, seed=1)
+    at = np.arange(2000, 4000, 400)
     rows[at, 1] = [12.0, 18.0, 27.0, 40.0, 60.0]
     assert scored(rows, keys)[1].outlier[at].mean() >= 0.9
 
 
 def test_keys_that_never_recur_change_nothing() -> None:
-    rows, _ = payments(3000, seed=2)
+    rows, _ = payments(1500, seed=2)
     unique = [f"record {i}" for i in range(len(rows))]
     one, found = scored(rows, unique)
     assert np.isnan(found.by_key).all()
@@ -225,7 +207,7 @@ def test_keys_that_never_recur_change_nothing() -> None:
 
 
 def test_keys_that_come_late_are_learned_then() -> None:
-    rows, keys = payments(4000, seed=3)
+    rows, keys = payments(2500, seed=3)
     given = [None] * 1000 + cast(list[str | None], keys[1000:])
     one = Detector(shared_model(), 2, CONFIG)
     found = one.process(rows, given)
@@ -234,16 +216,15 @@ def test_keys_that_come_late_are_learned_then() -> None:
 
 
 def test_a_copy_before_the_first_record_knows_its_own_keys() -> None:
-    rows, keys = payments(2500, seed=4)
-    rows[2400] *= 1000  # an alert is remembered with its key
+    rows, keys = payments(1500, seed=4)
+    rows[1400] *= 1000  # an alert is remembered with its key
     one = Detector(shared_model(), 2, CONFIG)
     twin, found = one.staggered(0), one.process(rows, keys)
-    assert found.outlier[2400]
+    assert found.outlier[1400]
     assert_same_results(found, twin.process(rows, keys))
 
 
-@pytest.mark.parametrize("levels", [(10, 70, 130, 190, 250), (100, -50, 400, 0, -300)])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("seed", "levels"), [(0, (10, 70, 130, 190, 250)), (1, (100, -50, 400, 0, -300))])
 def test_odd_values_of_a_device_are_found_whatever_the_order_of_the_devices(seed: int, levels: tuple[int, ...]) -> None:
     rng, device = np.random.default_rng(seed), np.repeat(np.arange(5), 400)
     rows = np.column_stack([np.array(levels)[device] + rng.normal(size=2000), rng.normal(5, 0.2, 2000)])

@@ -17,7 +17,6 @@ from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Cause
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
-from fomo_stream.records.category_codes import category_code
 
 # --- learning
 
@@ -41,23 +40,13 @@ def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
     np.testing.assert_array_equal(found[:, 1], logits_of(shared_model(), encoded, probe) + extremes)
 
 
-def test_no_two_generations_take_effect_at_the_same_record() -> None:
-    one, moments = new(replace(FREE, lag=8, own_contexts=0)), set()
-    for first in range(1000):
-        before = one.generation
-        process(one, first, first + 1)
-        if one.generation > before:
-            moments.add(first)
-            assert one.generation == before + 1
-    assert len(moments) == one.generation > 25
-    assert all(generation.number > 2 for generation in one.inspect().generations.values())
-
-
-def test_recent_records_are_the_context_of_recent_whatever_they_are() -> None:
-    one, size, every = new(replace(FREE, lag=8)), FREE.context_size, FREE.recent_every
+def test_generations_come_one_by_one_and_recent_has_the_last_records_whatever_they_are() -> None:
+    one, size, every = new(replace(FREE, lag=8, own_contexts=0)), FREE.context_size, FREE.recent_every
     begun: list[int] = []
     for first in range(500):
+        before = one.generation
         process(one, first, first + 1)
+        assert one.generation <= before + 1
         if one.generation:
             numbers = one.inspect().generations["recent"].numbers
             if not begun or numbers[-1] != begun[-1]:
@@ -66,6 +55,7 @@ def test_recent_records_are_the_context_of_recent_whatever_they_are() -> None:
     gaps = np.diff(begun)
     assert (gaps >= every).all()
     assert (gaps <= every + 5 * STEP).all()
+    assert all(generation.number > 1 for generation in one.inspect().generations.values())
 
 
 def test_history_is_a_sample_of_all_records_and_the_trimmed_view_lacks_a_fifth() -> None:
@@ -110,19 +100,6 @@ def test_policies_admit_what_their_names_say(admit: str) -> None:
         assert learned.tolist() == [*range(200), *range(300, 450)]
 
 
-def test_categories_are_compared_by_how_often_the_context_has_them() -> None:
-    rng = np.random.default_rng(0)
-    codes = np.array([category_code(name) for name in ("red", "green", "blue")])
-    rows = np.column_stack([rng.normal(size=1200), codes[rng.choice(3, 1200, p=[0.7, 0.25, 0.05])]])
-    one = Detector(shared_model(), 2, categorical=(1,))
-    one.process(rows)
-    red, blue, new_one = one.score_rows(
-        np.column_stack([np.zeros(3), [codes[0], codes[2], category_code("pink")]])
-    ).logit
-    assert red < blue < new_one
-    assert one.score_rows(np.array([[0.0, category_code("pink")]])).outlier[0]
-
-
 # --- lasting shifts
 
 CONFIG = DetectorConfig(context_size=200, min_context=200, adapt_after=500, views=("trimmed", "recent"))
@@ -139,17 +116,16 @@ def watched(steps: list[bool], adapt_after: int = 160) -> list[int]:
 
 @given(st.integers(1, 60))
 def test_a_lasting_shift_is_announced_once(n: int) -> None:
-    assert watched([True] * n) == [int(i >= 5) for i in range(1, n + 1)]  # 160 records are 5 steps
+    first = watched([True] * n)
+    assert first == [int(i >= 5) for i in range(1, n + 1)]  # 160 records are 5 steps
+    again = watched([True] * n + [False] * 3 + [True] * 5)  # the history has known the first one
+    assert again[-1] == first[-1] + 1
 
 
 @given(st.lists(st.integers(1, 4), max_size=8))
 def test_bursts_are_no_lasting_shifts(bursts: list[int]) -> None:
     steps = [shifted for burst in bursts for shifted in [True] * burst + [False]]
     assert set(watched(steps)) <= {0}
-
-
-def test_another_shift_is_announced_after_the_history_has_known_the_last() -> None:
-    assert watched([True] * 30 + [False] * 3 + [True] * 30)[-1] == 2
 
 
 def test_a_shift_of_a_stream_is_announced_once_and_the_next_one_too() -> None:
@@ -184,7 +160,7 @@ def correlated(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(("smooth", "views"), [(False, "default"), (True, "fast")])
 def test_a_gap_makes_no_record_odd(smooth: bool, views: str) -> None:
     """Whether the last value tells the missing one, or only the other values of the record do."""
-    rows, is_gap = correlated(4000, 1)
+    rows, is_gap = correlated(2500, 1)
     if smooth:
         steps = np.random.default_rng(2).normal(0, 0.02, rows.shape)
         rows = np.where(np.isnan(rows), np.nan, np.cumsum(steps, axis=0))

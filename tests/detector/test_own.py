@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from streams import CONFIG, FEATURES, KEYS, ROWS, assert_same_results, new, process
 
 from fomo_stream.detector.changelog import Entries
@@ -30,7 +29,7 @@ def expected_owners(keys: list[Key], limit: int) -> list[set[Key]]:
                 busy[key] += n * 0.5 ** ((stop - first - DECISION_RECORDS) / HALF_LIFE)
         latest = {key for key in keys[stop - DECISION_RECORDS : stop] if key is not None}
         for key in sorted(latest, key=lambda key: -busy[key]):
-            if not limit or key in owners or busy[key] < MIN_ACTIVITY:
+            if key in owners or busy[key] < MIN_ACTIVITY:
                 continue
             if len(owners) >= limit:
                 least = min(owners, key=lambda owner: busy[owner])
@@ -42,14 +41,13 @@ def expected_owners(keys: list[Key], limit: int) -> list[set[Key]]:
     return after
 
 
-@pytest.mark.parametrize("limit", [0, 1, 2, 6])
-def test_the_busiest_keys_have_contexts_of_their_own_and_lose_them_to_keys_twice_as_busy(limit: int) -> None:
-    one, expected = new(replace(CONFIG, own_contexts=limit, keys=100)), expected_owners(KEYS, limit)
+def test_the_busiest_keys_have_contexts_of_their_own_and_lose_them_to_keys_twice_as_busy() -> None:
+    one, expected = new(replace(CONFIG, keys=100)), expected_owners(KEYS, CONFIG.own_contexts)
     for first, owners in zip(range(0, len(KEYS), DECISION_RECORDS), expected, strict=False):
         process(one, first, first + DECISION_RECORDS)
         assert one.inspect().own.keys() == {digest_of(key) for key in owners if key is not None}
         assert one.summary.own_contexts == len(owners)
-    assert limit != 2 or not expected[1] <= expected[-1]
+    assert not expected[1] <= expected[-1]
 
 
 def test_a_key_with_contexts_of_its_own_is_scored_by_its_records_alone() -> None:
@@ -76,6 +74,7 @@ def test_verdicts_reach_the_contexts_that_have_learned_the_record() -> None:
     rng = np.random.default_rng(0)
     keys: list[Key] = [str(key) for key in rng.integers(0, 2, 1200)]
     rows = rng.normal(size=(1200, FEATURES))
+    rows[700, 0] = np.nan  # it equals itself
     one, digest = new(config), digest_of("0")
     one.process(rows[:1000], keys[:1000])
     assert one.inspect().own[digest]
@@ -97,13 +96,11 @@ def test_verdicts_reach_the_contexts_that_have_learned_the_record() -> None:
     assert not told & after
 
 
-@pytest.mark.parametrize("limit", [0, 2])
-def test_scoring_first_and_learning_then_is_the_same_as_both_at_once(limit: int) -> None:
+def test_scoring_first_and_learning_then_is_the_same_as_both_at_once() -> None:
     """However many records come at once, and new contexts take effect among them."""
-    config = replace(CONFIG, own_contexts=limit)
-    one, other = new(config), new(config)
-    edges = np.cumsum([0, *([1] * 30 + [50] + [1] * 20 + [200]) * 4])
-    for first, stop in pairwise(edges[edges <= 1000].tolist()):
+    one, other = new(), new()
+    edges = np.cumsum([0, *([1] * 15 + [50] + [1] * 10 + [200]) * 3])
+    for first, stop in pairwise(edges.tolist()):
         call = one.peek(ROWS[first:stop], KEYS[first:stop])
         seen = call.results()
         one.learn(call)
@@ -111,31 +108,17 @@ def test_scoring_first_and_learning_then_is_the_same_as_both_at_once(limit: int)
         if stop - first == 1:
             np.testing.assert_array_equal(seen.series >= SERIES_OFFSET, scored.series >= SERIES_OFFSET)
             np.testing.assert_array_equal(seen.logit, scored.logit)
-    assert_same_results(process(one, one.records, 1500), process(other, other.records, 1500))
+    assert_same_results(process(one, one.records, 1000), process(other, other.records, 1000))
+    assert one.inspect().own
     assert one.copy().changes() == other.copy().changes()
 
 
-def test_what_is_scored_first_has_the_contexts_that_it_has_when_it_is_learned() -> None:
-    """Of keys with contexts of their own every 8th record is learned by the partition, too: its contexts change."""
-    config = DetectorConfig(min_context=50, context_size=120, lag=40, recent_every=64, refresh=0.02, own_contexts=3)
-    rng = np.random.default_rng(1)
-    rows = rng.normal(size=(2600, FEATURES)).cumsum(axis=0) * 0.02 + rng.normal(size=(2600, FEATURES))
-    keys: list[Key] = [f"k{i}" for i in rng.geometric(0.4, len(rows))]
-    one, other = new(config), new(config)
-    for part in (slice(i, i + 40) for i in range(0, len(rows), 40)):
-        one.learn(one.peek(rows[part], keys[part]))
-        other.process(rows[part], keys[part])
-    assert len(one.inspect().own) == 3
-    assert one.copy().changes() == other.copy().changes()
-
-
-@pytest.mark.parametrize("limit", [0, 2, 6])
-def test_the_log_has_at_every_time_what_a_copy_would_write(limit: int) -> None:
+def test_the_log_has_at_every_time_what_a_copy_would_write() -> None:
     """A call writes only what has changed: between two steps the compiled step alone writes, else much more does."""
-    one, rng, at = new(replace(CONFIG, own_contexts=limit, keys=100)), np.random.default_rng(limit), 0
+    one, rng, at = new(replace(CONFIG, keys=100)), np.random.default_rng(2), 0
     log: Entries = {}
-    while at < len(KEYS):
-        process(one, at, at := min(len(KEYS), at + int(rng.integers(1, 40))))
+    while at < 1500:
+        process(one, at, at := at + int(rng.integers(1, 40)))
         if rng.random() < 0.1:
             one.feedback(rng.integers(max(0, at - 300), at, 3), rng.random(3) < 0.5)
         if rng.random() < 0.1:
@@ -148,16 +131,16 @@ def test_the_log_has_at_every_time_what_a_copy_would_write(limit: int) -> None:
 
 def test_lasting_shifts_of_all_detectors_are_announced_however_they_are_split() -> None:
     rng = np.random.default_rng(0)
-    n = 3000
+    n = 2000
     keys: list[Key] = ["a" if rng.random() < 0.6 else f"k{rng.integers(3)}" for _ in range(n)]
     rows = rng.normal(size=(n, FEATURES))
-    rows[1500:] += 6.0
-    rows[2300:] -= 14.0
+    rows[1000:] += 6.0
+    rows[1500:] -= 14.0
     views = replace(CONFIG, views=("all", "recent"), lags=0, lag=8, recent_every=32, refresh=1.0, adapt_after=32)
     config = replace(views, context_size=200, min_context=40, admit="feedback", own_contexts=1, keys=100)
     at_once, one = new(config), new(config)
     whole = at_once.process(rows, keys)
-    parts = [one.process(rows[i : i + 1], keys[i : i + 1]) for i in range(n)]
+    parts = [one.process(rows[i : i + 3], keys[i : i + 3]) for i in range(0, n, 3)]
     assert_same_results(whole, Results.concatenate(parts))
     assert at_once.shifts == one.shifts > 1
     assert (whole.series >= SERIES_OFFSET).any()
@@ -177,20 +160,3 @@ def test_reasons_are_in_the_terms_of_the_key() -> None:
     assert abs(reason.median) < 1 < reason.high < 5
     assert one.explain(np.array([[100.0, 0.0, 0.0]]), ["0"])[0][0].scope == "key"
     assert one.process(np.array([[100.0, 0.0, 0.0]]), ["1"]).status[0] is Status.OK
-
-
-def test_a_noisy_key_does_not_silence_the_others() -> None:
-    """Half of the records of one key are far off, all the time; another key has an outlier now and then."""
-    rng = np.random.default_rng(0)
-    n, n_keys = 8_000, 8
-    which = rng.integers(0, n_keys, n)
-    rows = rng.normal(size=(n, 3))
-    rows[(which == 0) & (rng.random(n) < 0.5)] += 30.0
-    odd = np.flatnonzero((which > 0) & (rng.random(n) < 0.002) & (np.arange(n) > 4_000))
-    rows[odd, 0] += 12.0
-    one = Detector(shared_model(), 3)
-    scored = one.process(rows, [str(key) for key in which])
-    late = np.arange(n) > 4_000
-    assert scored.outlier[odd].mean() > 0.8
-    noisy = (scored.outlier & (which == 0) & late).sum()
-    assert noisy <= 0.05 * (late & (which == 0)).sum()

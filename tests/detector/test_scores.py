@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -21,17 +20,15 @@ from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.rarity import HALF_LIFE as LONG
-from fomo_stream.detector.rarity import Rarity, is_calibrated, own_p_values, p_values
+from fomo_stream.detector.rarity import Rarity, own_p_values, p_values
 from fomo_stream.detector.results import Results, Scores, Status
 from fomo_stream.detector.series import MEMORY
-from fomo_stream.detector.step.follow import HALF_LIFE
 from fomo_stream.model.checkpoint import shared_model
 
 # --- calibration
 
 # such that some are equal, and some nearly
 logits = st.floats(-1e4, 1e4) | st.floats(-14, 32) | st.sampled_from([0.0, 1.0, 1.0 + 1e-6, 2.0])
-exact = logits.map(lambda logit: round(64 * logit) / 64)  # no rounding decides in which bin one is
 scores = st.integers(0, 50).flatmap(lambda n: arrays(np.float64, n, elements=st.floats(-10, 10)))
 
 
@@ -47,55 +44,18 @@ def test_a_score_among_all_has_the_p_value_against_the_others(logits: np.ndarray
     np.testing.assert_array_equal(own_p_values(logits), np.array(others))
 
 
-@given(st.integers(0, 2000), st.floats(1e-4, 0.5))
-def test_calibrated_means_that_the_rate_is_reachable(n: int, rate: float) -> None:
-    smallest = p_values(np.array([1.0]), np.zeros(n))[0]
-    assert is_calibrated(n, rate) == (smallest <= rate * (1 + 1e-9))
-
-
 # --- the long run
 
 
-steps = st.lists(st.lists(exact, max_size=40), max_size=6)
-
-
-def counted(steps: list[list[float]]) -> tuple[Rarity, list[float], list[int]]:
-    """Rarity after these steps, all logits, and how many steps ago each came."""
-    rarity = Rarity()
+@given(st.lists(st.lists(logits, max_size=40), max_size=6), st.lists(logits, max_size=50))
+def test_a_larger_logit_is_rarer_however_large(steps: list[list[float]], asked: list[float]) -> None:
+    rarity, apart = Rarity(), np.unique(np.round(asked, 6))
     for step in steps:
         rarity.add(np.array(step), np.zeros(len(step), np.int64))
         rarity.step()
-    flat = [logit for step in steps for logit in step]
-    return rarity, flat, [len(steps) - i for i, step in enumerate(steps) for _ in step]
-
-
-@given(steps, st.lists(exact, max_size=30))
-def test_rarity_is_the_decayed_share_of_earlier_logits_above(steps: list[list[float]], asked: list[float]) -> None:
-    rarity, earlier, ages = counted(steps)
-    expected = [share_above(x, earlier, ages) for x in asked]
-    for one in (rarity, rarity.copy()):
-        np.testing.assert_allclose(one.above(np.array(asked)), expected, rtol=1e-9)
-
-
-@given(steps, st.lists(logits, max_size=50))
-def test_a_larger_logit_is_rarer_however_large(steps: list[list[float]], asked: list[float]) -> None:
-    apart = np.unique(np.round(asked, 6))
-    found = counted(steps)[0].above(apart)
+    found = rarity.above(apart)
     assert ((found > 0) & (found < 1)).all()
     assert (np.diff(1.0 - found) > 0).all()
-
-
-@given(steps, st.lists(exact, max_size=10), st.integers(0, 5), st.lists(exact, max_size=30))
-def test_what_is_taken_back_was_never_there(
-    steps: list[list[float]], extra: list[float], at: int, asked: list[float]
-) -> None:
-    at = min(at, len(steps))
-    with_extra = [*steps[:at], *([steps[at] + extra] if at < len(steps) else []), *steps[at + 1 :]]
-    rarity = counted(with_extra)[0]
-    if at < len(steps):
-        rarity.add(np.array(extra), np.full(len(extra), len(steps) - at), -1.0)
-    expected = counted(steps)[0].above(np.array(asked))
-    np.testing.assert_allclose(rarity.above(np.array(asked)), expected, rtol=1e-9)
 
 
 def test_weights_that_grow_for_millions_of_records_change_no_share() -> None:
@@ -119,9 +79,8 @@ def records_of(results: Results) -> list[Record]:
     return [Record(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.02])
-def test_scores_and_alerts_follow_from_the_logits_by_the_documented_rules(rate: float) -> None:
-    n, config = 1000, replace(CONFIG, alert_rate=rate, own_contexts=0)
+def test_scores_and_alerts_follow_from_the_logits_by_the_documented_rules() -> None:
+    n, config = 700, replace(CONFIG, alert_rate=0.02, own_contexts=0)
     one = Detector(MODEL, 2, config)
     one.process(ROWS[:8], KEYS[:8])
     plain = PlainJudge(config)
@@ -137,12 +96,18 @@ def test_scores_and_alerts_follow_from_the_logits_by_the_documented_rules(rate: 
 
 
 @pytest.mark.parametrize(
-    ("rate", "views"),
-    [(0.005, "fast"), (0.01, "default"), (0.05, "default"), pytest.param(0.001, "default", marks=pytest.mark.slow)],
+    ("rate", "views", "kind"),
+    [
+        (0.005, "fast", "heavy tails"),
+        (0.01, "default", "rounded"),
+        (0.05, "default", "heavy tails"),
+        pytest.param(0.001, "default", "heavy tails", marks=pytest.mark.slow),
+    ],
 )
-def test_of_ordinary_records_at_most_the_alert_rate_alerts(rate: float, views: str) -> None:
-    n = 8000 if rate > 0.001 else 40_000
-    rows = np.random.default_rng(0).standard_t(4, size=(n, 3))
+def test_of_ordinary_records_at_most_the_alert_rate_alerts(rate: float, views: str, kind: str) -> None:
+    n = 6000 if rate > 0.001 else 40_000
+    rng = np.random.default_rng(0)
+    rows = rng.standard_t(4, size=(n, 3)) if kind == "heavy tails" else np.round(rng.normal(size=(n, 3)), 1)
     rows[-1] = 1000  # beyond all others: an alert at each rate
     outlier = detector(DetectorConfig(context_size=200, alert_rate=rate, views=(views,))).process(rows).outlier
     assert outlier[-1]
@@ -166,22 +131,6 @@ def test_no_score_is_one_however_far_a_record_is() -> None:
     assert ((score > 0.99) & (score < 1)).all()
 
 
-def test_after_a_label_an_outlier_is_no_standard_for_others() -> None:
-    rows = np.random.default_rng(0).normal(size=(1500, 3))
-    rows[1000:1040] += 6
-    probe = np.array([[5.0, 5.0, 5.0]])
-    one, told = detector(QUICK), detector(QUICK)
-    for each in (one, told):
-        each.process(rows)
-    told.feedback(np.arange(1000, 1040), np.ones(40, dtype=bool))
-    before, after = (each.score_rows(probe) for each in (one, told))
-    assert after.p_value[0] < before.p_value[0]
-    for each in (one, told):
-        each.process(rows[:1])
-    before, after = (each.score_rows(probe) for each in (one, told))
-    assert after.score[0] > before.score[0]
-
-
 @given(st.sampled_from([5, 300, 2000]), st.sampled_from([0.01, 0.1]))
 def test_first_records_can_be_outliers_once_they_are_enough_for_the_alert_rate(n: int, rate: float) -> None:
     found = first_of(n, rate)
@@ -192,9 +141,8 @@ def test_first_records_can_be_outliers_once_they_are_enough_for_the_alert_rate(n
 
 
 @pytest.mark.parametrize("far", [{}, {100: 10}, {20: -10, 50: 10, 80: -10, 110: 10, 140: -10, 170: 10}])
-@pytest.mark.parametrize("seed", range(3))
-def test_of_the_first_records_those_far_outside_are_outliers_however_many(seed: int, far: dict[int, float]) -> None:
-    rows = np.random.default_rng(seed).normal(size=(200, 3))
+def test_of_the_first_records_those_far_outside_are_outliers_however_many(far: dict[int, float]) -> None:
+    rows = np.random.default_rng(len(far)).normal(size=(200, 3))
     rows[list(far), 0] += list(far.values())
     one = Detector(shared_model(), 3, DetectorConfig())
     one.process(rows)
@@ -203,7 +151,7 @@ def test_of_the_first_records_those_far_outside_are_outliers_however_many(seed: 
     assert len(found) <= len(far) + 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_young_stream_finds_what_is_far_outside_and_little_else(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, planted = rng.normal(size=(400, 3)), [210, 300, 390]
@@ -228,19 +176,6 @@ def first_of(n: int, rate: float) -> Results:
     one = Detector(MODEL, 2, DetectorConfig(context_size=max(n, 4), min_context=n, alert_rate=rate, views=("all",)))
     one.process(np.random.default_rng(0).normal(size=(n, 2)))
     return one.cross_scored()
-
-
-@given(st.integers(0, 30), st.integers(1, 5))
-def test_a_logit_is_the_mean_of_the_views_or_that_of_the_key_and_has_the_same_bits_whatever_is_beside(
-    n: int, views: int
-) -> None:
-    rng = np.random.default_rng(n)
-    by_view, by_key = rng.normal(size=(n, views)) * 1e3, rng.normal(size=n) * 1e3
-    by_key[rng.random(n) < 0.3] = np.nan
-    found = Scores.combined(by_view, by_key)
-    np.testing.assert_allclose(found, np.fmax(by_view.mean(1), by_key) if n else [], rtol=1e-9, atol=1e-9)
-    each = zip(by_view[:, None], by_key[:, None], strict=True)
-    np.testing.assert_array_equal(found, [Scores.combined(*row)[0] for row in each])
 
 
 # --- streams
@@ -290,13 +225,6 @@ def test_where_records_are_equal_a_new_context_makes_none_of_them_odd() -> None:
     assert (score[np.isfinite(score)] > 0.95).mean() <= 0.06
 
 
-@pytest.mark.parametrize("views", ["default", "fast"])
-def test_where_nothing_ever_changes_nothing_is_odd(views: str) -> None:
-    results = detector(replace(QUICK, views=(views,))).process(np.tile([1.0, 20.0, -0.3], (1000, 1)))
-    assert not results.outlier.any()
-    assert results.p_value[-1] > 0.5
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(0, 60))
 def test_between_two_steps_a_record_with_both_logits_higher_has_a_higher_score(seed: int, before: int) -> None:
     one = established(before)
@@ -316,69 +244,11 @@ def established(more: int) -> Detector:
     return one
 
 
-# --- memory
-
-MAX_KEYS = 4
-weights = st.sampled_from([0.0, 1 / 3, 0.5, 0.9])
-logit = st.floats(-20, 20) | st.just(float("nan"))
-# a logit, the number of its series, and whether the series begins
-streams = st.lists(st.tuples(logit, st.integers(0, MAX_KEYS), st.sampled_from([False] * 4 + [True])), max_size=40)
-Stream = list[tuple[float, int, bool]]
-
-
-def memory(weight: float) -> Memory:
-    """With rows for all series."""
-    keys = Keys(MAX_KEYS, MEMORY)
-    for number in range(MAX_KEYS):
-        keys.take(bytes([number]) * 16, 1)
-    return Memory(weight, keys)
-
-
-def columns_of(stream: Stream) -> tuple[Scores, np.ndarray, np.ndarray]:
-    logits, slots, begins = zip(*stream, strict=True) if stream else ((), (), ())
-    return scores_of(np.array(logits, float)), np.array(slots, np.int64), np.array(begins, bool)
-
-
-def scores_of(logits: np.ndarray) -> Scores:
-    return Scores.of(logits[:, None], np.ones(len(logits), np.int64), np.ones(len(logits)))
-
-
-def naive(stream: Stream, weight: float) -> list[float]:
-    """From all earlier records of the series, for every record again."""
-    out = []
-    for i, (own, slot, _) in enumerate(stream):
-        begun = max((j for j in range(i + 1) if stream[j][1] == slot and stream[j][2]), default=0)
-        earlier = [logit for logit, other, _ in stream[begun:i] if other == slot and logit == logit]
-        shares = [0.5 ** (age / HALF_LIFE) for age in range(len(earlier))]
-        if earlier and own == own:
-            past = np.dot(shares, earlier[::-1]) / sum(shares)
-            out.append((1 - weight) * own + weight * past)
-        else:
-            out.append(own)
-    return out
-
-
-def remember(one: Memory, stream: Stream, cuts: list[int]) -> np.ndarray:
-    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    return np.concatenate([one.remember(*columns_of(stream[a:b])) for a, b in pairwise(edges)])
-
-
-cuts = st.lists(st.integers(0, 40), max_size=5)
-
-
-@given(streams, weights, cuts)
-def test_a_remembered_logit_has_a_share_of_the_earlier_ones_of_its_series(
-    stream: Stream, weight: float, cuts: list[int]
-) -> None:
-    found = remember(memory(weight), stream, cuts)
-    np.testing.assert_allclose(found, naive(stream, weight), rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(found, remember(memory(weight), stream, []))  # bit for bit
-
-
 def test_a_run_of_outliers_ranks_above_a_lone_one() -> None:
-    logits = np.zeros(40)
+    logits, none = np.zeros(40), np.zeros(40, np.int64)
     logits[10], logits[20:26] = 4.0, 4.0
-    found = memory(1 / 3).remember(scores_of(logits), np.zeros(40, np.int64), np.zeros(40, bool))
+    scores = Scores.of(logits[:, None], none + 1, np.ones(40))
+    found = Memory(1 / 3, Keys(1, MEMORY)).remember(scores, none, none > 0)
     assert found[21] > found[10]
     assert (np.diff(found[20:26]) > 0).all()
     assert found[35] < 0.2  # and it fades
@@ -387,11 +257,11 @@ def test_a_run_of_outliers_ranks_above_a_lone_one() -> None:
 # --- one key among many
 
 
-def fleet(n_wild: int, n: int = 4500) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Records of 100 devices, 8 of which have one fault each, and `n_wild` of 1,000 of one that is always wild."""
+def fleet(n: int) -> tuple[np.ndarray, list[str], np.ndarray]:
+    """Records of 100 devices, 8 of which have one fault each, and one in ten of a device that is always wild."""
     rng = np.random.default_rng(3)
     rows, keys = rng.normal(size=(n, 3)), rng.integers(0, 100, n)
-    wild = np.flatnonzero(rng.random(n) < n_wild / 1000)
+    wild = np.flatnonzero(rng.random(n) < 0.1)
     rows[wild], keys[wild] = 30 * rng.normal(size=(len(wild), 3)), 100
     faults = rng.choice(np.arange(n // 2, n, 100), 8, replace=False)
     rows[faults], keys[faults] = rng.normal(size=(8, 3)), rng.integers(0, 100, 8)
@@ -400,18 +270,14 @@ def fleet(n_wild: int, n: int = 4500) -> tuple[np.ndarray, list[str], np.ndarray
 
 
 def test_a_key_that_is_always_wild_hides_no_fault_of_another() -> None:
-    rows, keys, faults = fleet(0)
-    assert detector(DetectorConfig()).process(rows, keys).outlier[faults].sum() >= 7
-    rows, keys, faults = fleet(100)
-    whole, state = detector(DetectorConfig()).process(rows, keys), detector(DetectorConfig())
-    assert whole.outlier[faults].sum() >= 7
-    # neither batches nor a restart change anything
-    parts = [state.process(rows[:2201], keys[:2201])]
-    restored = detector(DetectorConfig())
-    restored.recover({name: value for name, value in state.changes().items() if value is not None})
-    parts += [restored.process(rows[at : at + 100], keys[at : at + 100]) for at in range(2201, len(rows), 100)]
-    np.testing.assert_array_equal(Results.concatenate(parts).outlier, whole.outlier)
-    np.testing.assert_array_equal(Results.concatenate(parts).p_value, whole.p_value)
+    n = 4500
+    rows, keys, faults = fleet(n)
+    one, restored, later = detector(DetectorConfig()), detector(DetectorConfig()), slice(n // 2, n)
+    one.process(rows[: n // 2], keys[: n // 2])
+    restored.recover({name: value for name, value in one.changes().items() if value is not None})
+    outlier = one.process(rows[later], keys[later]).outlier
+    assert outlier[faults - n // 2].sum() >= 7
+    np.testing.assert_array_equal(restored.process(rows[later], keys[later]).outlier, outlier)
 
 
 @settings(max_examples=30)

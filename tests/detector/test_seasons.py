@@ -38,14 +38,15 @@ def followed(one: Seasons, scores: Float, places: Float, cuts: Sequence[int] = (
     return known, level, spread
 
 
-def test_a_pattern_is_learned_and_a_value_that_wanders_has_none() -> None:
+def test_a_pattern_is_learned_and_a_value_that_wanders_or_never_changes_has_none() -> None:
     rng = np.random.default_rng(0)
     scores, places, pattern = days(rng, 14)
-    known, level, spread = followed(Seasons(3, [Cycle(24), Cycle(168)]), scores, places)
+    scores = np.column_stack([scores, np.zeros(len(scores))])
+    known, level, spread = followed(Seasons(4, [Cycle(24), Cycle(168)]), scores, places)
     late = slice(5 * DAY, None)
     assert not known[: 3 * DAY // 2].any()  # the first cycle teaches, the next one is predicted
     assert known[late, :2].all()
-    assert not known[:, 2].any()
+    assert not known[:, 2:].any()
     for feature in (0, 1):
         assert np.sqrt(np.mean((level[late, feature] - pattern[late]) ** 2)) < 0.15
         assert 0.25 < spread[late, feature].mean() < 0.45
@@ -59,9 +60,8 @@ def test_the_week_is_used_where_its_errors_are_the_smallest() -> None:
     assert np.sqrt(np.mean((level[late, 0] - pattern[late]) ** 2)) < 0.2
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_nothing_depends_on_how_records_are_split_or_on_a_restart(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+def test_nothing_depends_on_how_records_are_split_or_on_a_restart() -> None:
+    rng = np.random.default_rng(0)
     scores, places, _ = days(rng, 9)
     places[rng.random(len(places)) < 0.02] = np.nan
     cycles = [Cycle(24), Cycle(24, 12)]
@@ -81,11 +81,6 @@ def test_nothing_depends_on_how_records_are_split_or_on_a_restart(seed: int) -> 
     assert {name: value for name, value in whole.copy().changes("s").items() if value is not None} == {
         name: value for name, value in logged.items() if value is not None
     }
-
-
-def test_a_value_that_never_changes_has_no_season() -> None:
-    scores, places, _ = days(np.random.default_rng(2), 9)
-    assert not Seasons(3, [Cycle(24)]).follow(np.zeros_like(scores), places[:, :1]).is_known.any()
 
 
 def test_another_scale_says_the_same() -> None:
@@ -140,8 +135,8 @@ def test_a_value_of_noon_is_odd_at_night(with_keys: bool) -> None:
 
 def test_without_a_pattern_nothing_changes() -> None:
     rng = np.random.default_rng(6)
-    rows = np.cumsum(rng.normal(size=(3000, 3)), axis=0) * 0.05 + rng.normal(size=(3000, 3))
-    timed = run(np.column_stack([rows, np.arange(3000) / 4 % 24]), cycles=((24, 1),))
+    rows = np.cumsum(rng.normal(size=(1500, 3)), axis=0) * 0.05 + rng.normal(size=(1500, 3))
+    timed = run(np.column_stack([rows, np.arange(1500) / 4 % 24]), cycles=((24, 1),))
     plain = run(rows)
     np.testing.assert_array_equal(timed.logit, plain.logit)
     np.testing.assert_array_equal(timed.outlier, plain.outlier)

@@ -27,14 +27,12 @@ from streams import (
     state_of,
 )
 
-from fomo_stream.detector.changelog import PART_BYTES, BlockTable, Document, SingleEntry, State
+from fomo_stream.detector.changelog import PART_BYTES, BlockTable, Document, SingleEntry
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import DamagedStateError, StateError
 from fomo_stream.model.zero_shot import ZeroShotModel
-
-# --- state
 
 # --- changelog
 
@@ -64,15 +62,6 @@ def test_a_table_is_what_its_blocks_say(block: int, puts: list[list[int]]) -> No
             np.testing.assert_array_equal(found["pair"], pair)
 
 
-def test_a_table_may_have_no_slots_and_columns_no_width() -> None:
-    for slots, width in [(0, 2), (3, 0), (0, 0)]:
-        table = BlockTable(2, wide=np.zeros((slots, width)), number=np.zeros(slots))
-        table.put(np.arange(slots), number=1.0)
-        again = BlockTable(2, wide=np.zeros((slots, width)), number=np.zeros(slots))
-        again.recover(cast(dict[str, bytes], table.copy().changes("t")), "t")
-        assert again["number"].tolist() == [1.0] * slots
-
-
 @given(st.lists(st.sampled_from([0, 1, PART_BYTES - 20, PART_BYTES - 19, 2 * PART_BYTES + 5, 10**6]), min_size=1))
 def test_a_document_is_found_whole_whatever_it_was_before(sizes: list[int]) -> None:
     document, log = Document(), dict[str, bytes]()
@@ -91,14 +80,6 @@ def test_a_document_is_found_whole_whatever_it_was_before(sizes: list[int]) -> N
             document = other
 
 
-def test_a_document_goes_back_to_what_the_log_has() -> None:
-    document = Document()
-    log = cast(dict[str, bytes], document.changes("d", b"old"))
-    lost = document.changes("d", b"new")
-    assert document.recover(log, "d") == b"old"
-    assert document.changes("d", b"new") == lost != {}
-
-
 @given(st.lists(st.binary(max_size=2)))
 def test_an_entry_is_what_was_written_last(values: list[bytes]) -> None:
     entry, log, before = SingleEntry(), dict[str, bytes](), b""
@@ -107,69 +88,6 @@ def test_an_entry_is_what_was_written_last(values: list[bytes]) -> None:
         assert changes == ({} if value == before else {"e": value or None})
         log, before = compacted([*log.items(), *changes.items()]), value
         assert SingleEntry().recover(log, "e") == value
-
-
-class Inner(State):
-    """A table, and what follows from it."""
-
-    parts: ClassVar = {"table": ""}
-    scalars: ClassVar = ("number",)
-
-    def __init__(self) -> None:
-        self.table, self.number, self.total = BlockTable(2, value=np.zeros(5)), 0, 0.0
-
-    def _recovered(self) -> None:
-        self.total = float(self.table["value"].sum())
-
-    def put(self, slot: int, value: float) -> None:
-        self.table.put(np.array([slot]), value=value)
-        self.number += 1
-        self._recovered()
-
-
-class Outer(State):
-    """Two of these, of which one may be missing, and documents."""
-
-    parts: ClassVar = {"first": "first", "second": "second"}
-    documents: ClassVar = {"text": "text", "list": "list", "square": "square", "nothing": "nothing"}
-    scalars: ClassVar = ("share", "seen", "first.number")
-
-    def __init__(self, has_second: bool) -> None:
-        self.first, self.second = Inner(), Inner() if has_second else None
-        self.text, self.list, self.square, self.nothing = b"", np.zeros(0, np.int64), np.zeros((2, 2)), None
-        self.share, self.seen = 0.0, dict[int, int]()
-
-    def __eq__(self, other: object) -> bool:
-        assert isinstance(other, Outer)
-        values = [(one.first.total, one.text, [*one.list], [*one.square.flat], one.plain()) for one in (self, other)]
-        return values[0] == values[1]
-
-    def change(self, at: int, to: int) -> None:
-        self.first.put(at, to)
-        self.text, self.list, self.square = b"%d" % to, np.arange(at), self.square + to
-        self.seen[at], self.share = to, to / 7
-
-
-@given(st.booleans(), st.sampled_from(["", "outer"]), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9))))
-def test_a_state_is_what_its_class_declares(has_second: bool, name: str, steps: list[tuple[int, int]]) -> None:
-    one, log = Outer(has_second), dict[str, bytes]()
-    for at, to in [(0, 0), *steps]:
-        twin = one.copy()
-        one.change(at, to)
-        log = compacted([*log.items(), *one.changes(name).items()])
-        assert one.changes(name) == {}
-        found, scalars = Outer(has_second), json.loads(json.dumps([*one.plain().values()]))
-        found.recover(log, name, *scalars)
-        assert found == one
-        assert found.changes(name) == {}
-        again = Outer(has_second)
-        again.recover(cast(dict[str, bytes], one.copy().changes(name)), name, *scalars)
-        assert again == one
-        twin.change(at, to)
-        assert twin == one  # it was the same before, and independent
-        for key in log:
-            with pytest.raises(DamagedStateError, match=f"lacks {key}$"):
-                Outer(has_second).recover({other: log[other] for other in log if other != key}, name, *scalars)
 
 
 # --- written state
@@ -280,9 +198,7 @@ def log() -> dict[str, bytes]:
             {"seed": 3, "context_size": 30},
             "context_size is 24 in the state, 30 now; seed is 0 in the state, 3 now",
         ),
-        ({"calibration_size": 9000, "refresh": 0.3}, "calibration_size is 60 in the state, 9000 now"),
         ({"alert_rate": 0.0001}, "alert_rate is 0.1 in the state, 0.0001 now"),
-        ({"memory": 0.5}, "memory is 0.3333333333333333 in the state, 0.5 now"),
         (
             {"views": ("fast",)},
             "used_views is ['trimmed', 'all', 'recent', 'movement', 'past', 'key'] in the state, "
@@ -487,7 +403,7 @@ def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
 
 
 @pytest.mark.parametrize("config", [CONFIG, SHORT], ids=["CONFIG", "SHORT"])
-@pytest.mark.parametrize("n", [0, 1, 33])
+@pytest.mark.parametrize("n", [0, 33])
 def test_first_contexts_are_encoded_again_also_of_a_seed_context_longer_than_the_history(
     config: DetectorConfig, n: int
 ) -> None:
@@ -499,25 +415,25 @@ def test_first_contexts_are_encoded_again_also_of_a_seed_context_longer_than_the
     assert state_of(other) == state_of(one)
 
 
-@pytest.mark.parametrize("views", [("trimmed", "recent"), ("recent",), ("recent", "all"), ("movement", "recent")])
+@pytest.mark.parametrize("views", [("trimmed", "recent"), ("recent",), ("movement", "recent")])
 def test_any_views_come_back_also_where_outliers_are_known(views: tuple[str, ...]) -> None:
     one = new(replace(CONFIG, views=views))
     process(one, 0, 100)
     one.feedback(np.arange(40, 90), np.ones(50, dtype=bool))
     process(one, 100, 170)  # contexts that know these outliers are there or next
     history = list(one.changes().items())
-    for first in range(170, 500, 11):
+    for first in range(170, 400, 23):
         other = recovered(compacted(history), config=one.config)
-        assert_same_results(process(one, first, first + 11), process(other, first, first + 11))
+        assert_same_results(process(one, first, first + 23), process(other, first, first + 23))
         history += one.changes().items()
 
 
-@pytest.mark.parametrize(("lag", "recent_every"), [(1, 32), (1000, 64), (33, 500)])
+@pytest.mark.parametrize(("lag", "recent_every"), [(1000, 64), (33, 500)])
 def test_recent_records_are_kept_as_long_as_a_context_is_made_of_them(lag: int, recent_every: int) -> None:
     config = replace(CONFIG, calibration_size=1, feedback_memory=0, lag=lag, recent_every=recent_every)
     one = new(config)
     history: list[tuple[str, bytes | None]] = []
-    while one.records < 3000:
+    while one.records < 1800:
         first = one.records
         process(one, first, first + 300)
         history += one.changes().items()

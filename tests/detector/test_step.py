@@ -31,8 +31,7 @@ def detector(cycles: tuple[tuple[int, int], ...] = ()) -> Detector:
     return Detector(shared_model(), 2, DetectorConfig(min_context=100, context_size=200, cycles=cycles))
 
 
-@pytest.mark.parametrize("keys", [None, KEYS], ids=["whole", "keys"])
-@pytest.mark.parametrize("unit", [2.0**-80, 2.0**70])
+@pytest.mark.parametrize(("unit", "keys"), [(2.0**-80, KEYS), (2.0**70, None)], ids=["small", "large"])
 def test_the_unit_of_measurement_changes_nothing(unit: float, keys: list[str] | None) -> None:
     """Also where the squares of values have no place in 32 bits. A rank in a context may change by one."""
     usual, other = (detector().process(rows() * factor, keys) for factor in (1.0, unit))
@@ -51,7 +50,7 @@ def test_a_place_outside_of_the_cycle_is_unknown(place: float) -> None:
     np.testing.assert_array_equal(found.logit, expected.logit)
 
 
-@pytest.mark.parametrize("n", [0, 399, 401, 5000])
+@pytest.mark.parametrize("n", [0, 401])
 def test_there_is_a_key_for_each_row(n: int) -> None:
     one = detector()
     calls: list[Callable[[Float, list[str]], object]] = [one.process, one.score_rows, one.skip, one.explain]
@@ -79,15 +78,16 @@ import json
 import numpy as np
 from fomo_stream import Detector, DetectorConfig, load_model
 rows = np.array(json.loads(sys.argv[1]))
-detector = Detector(load_model("fomo", "cpu", "torch"), 2, DetectorConfig(min_context=20, context_size=30))
+config = DetectorConfig(min_context=20, context_size=30, views=("fast",))
+detector = Detector(load_model("fomo", "cpu", "torch"), 2, config)
 detector.process(rows[:0])
-print(json.dumps(detector.process(rows[:200], sys.argv[2:]).remembered_logit[20:].tolist()))
+print(json.dumps(detector.process(rows, sys.argv[2:]).remembered_logit[20:].tolist()))
 """
 
 
 def test_without_compiled_kernels_results_are_the_same() -> None:
-    config = DetectorConfig(min_context=20, context_size=30)
-    expected = Detector(shared_model("fomo", "cpu", "torch"), 2, config).process(rows()[:200], KEYS[:200])
-    script = [sys.executable, "-W", "ignore", "-c", WITHOUT_NUMBA, json.dumps(rows().tolist()), *KEYS[:200]]
+    config, n = DetectorConfig(min_context=20, context_size=30, views=("fast",)), 100
+    expected = Detector(shared_model("fomo", "cpu", "torch"), 2, config).process(rows()[:n], KEYS[:n])
+    script = [sys.executable, "-W", "ignore", "-c", WITHOUT_NUMBA, json.dumps(rows()[:n].tolist()), *KEYS[:n]]
     found = json.loads(subprocess.run(script, check=True, capture_output=True, text=True).stdout)
     np.testing.assert_allclose(found, expected.remembered_logit[20:], rtol=0, atol=1e-6)

@@ -44,9 +44,8 @@ def test_a_constant_a_flag_an_outlier_and_bursts_have_no_far_values(column: Any)
     assert not Bulk.of_rows(column[:, None]).far(column[:, None]).any()
 
 
-@pytest.mark.parametrize("model", ["streams", "fomo"])
-@pytest.mark.parametrize("value", SENTINELS)
-def test_far_values_leave_the_order_of_other_rows_and_both_kernels_agree(model: Any, value: Any) -> None:
+@pytest.mark.parametrize(("model", "value"), [("streams", 65535.0), ("fomo", -9999.0), ("streams", -3.4e38)])
+def test_far_values_leave_the_order_of_other_rows_and_both_kernels_agree(model: str, value: float) -> None:
     rng = np.random.default_rng(1)
     context, queries = rng.normal(size=(300, 4)), 3 * rng.normal(size=(60, 4))
     marked = context.copy()

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from test_model import make
 
-from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.errors import SchemaError
 from fomo_stream.model import compiled
 from fomo_stream.model.architecture import CHANNELS, PRESETS, SPACES, CompiledModel, Model, ModelConfig, channels_in
-from fomo_stream.model.checkpoint import resolve_backend, shared_model, shipped_models
+from fomo_stream.model.checkpoint import shared_model, shipped_models
 from fomo_stream.model.evidence import evidence_channels, fit_evidence
 from fomo_stream.model.evidence import whitening as library_whitening
 from fomo_stream.model.kernels import (
@@ -38,7 +38,6 @@ from fomo_stream.model.layout import as_tables
 from fomo_stream.model.preprocessing import fit_imputation, impute
 from fomo_stream.model.scoring import (
     encode_rows,
-    flatten_arrays,
     logits_of,
     own_logits,
 )
@@ -83,6 +82,7 @@ def test_statistics_are_those_of_torch(n: int, d: int, seed: int) -> None:
     np.testing.assert_allclose(found[:, seen], expected[:, seen], atol=5e-3, rtol=5e-3)
 
 
+@settings(max_examples=8)
 @given(**SIZES, spaces=st.sets(st.sampled_from(SPACES), min_size=1))
 def test_fewer_spaces_have_the_channels_that_they_have_among_all(n: int, d: int, seed: int, spaces: set[str]) -> None:
     """The same bits by the kernels; by torch, whose sums depend on what else is computed, the same numbers."""
@@ -128,13 +128,6 @@ def test_logits_are_those_of_torch(name: str, n: int, d: int, seed: int) -> None
         np.testing.assert_allclose(logits[0], logits[1], atol=0.1)
 
 
-def test_a_context_of_a_model_without_a_quantile_map_is_less_than_half_as_large() -> None:
-    rows = np.random.default_rng(0).normal(size=(1000, 10))
-    encoded = [encode_rows(shared_model(name, "cpu", "numba"), rows) for name in ("streams", "fomo")]
-    streams, fomo = (sum(part.nbytes for part in flatten_arrays(one, "context").values()) for one in encoded)
-    assert streams < fomo / 2
-
-
 @given(**SIZES, name=st.sampled_from(["fomo", "streams"]), position=st.integers(0, 20))
 def test_a_row_alone_has_the_bits_that_it_has_among_others(name: str, n: int, d: int, seed: int, position: int) -> None:
     model = shared_model(name, "cpu", "numba")
@@ -157,8 +150,8 @@ def test_the_order_of_the_context_changes_no_bit(n: int, seed: int) -> None:
         np.testing.assert_array_equal(own_logits(shuffled), own[order])
 
 
-@pytest.mark.parametrize(("n", "d"), [(2, 1), (2, 500), (21, 3), (64, 3), (65, 3), (129, 200), (5000, 1)])
-def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
+@pytest.mark.parametrize(("n", "d"), [(2, 500), (5000, 1)])
+def test_the_widest_and_the_longest_context_are_scored(n: int, d: int) -> None:
     model, rng = shared_model("fomo", "cpu", "numba"), np.random.default_rng(0)
     context = encode_rows(model, rng.normal(size=(n, d)))
     near, far = logits_of(model, context, np.stack([np.zeros(d), np.full(d, 1e4)]))
@@ -275,21 +268,6 @@ def test_the_nearest_are_those_of_a_sort(n: int, seed: int, kind: str) -> None:
     expected = np.argsort(padded[:n], kind="stable")[:k]
     np.testing.assert_array_equal(near, padded[expected])
     np.testing.assert_array_equal(where, expected)
-
-
-def test_which_kernel_is_used() -> None:
-    cpu, default = "cpu", PRESETS["fomo"]
-    assert [resolve_backend(kernel, cpu, default) for kernel in ("auto", "numba", "torch")] == [
-        "numba",
-        "numba",
-        "torch",
-    ]
-    assert resolve_backend("auto", cpu, PRESETS["paper-100"]) == "torch"
-    assert resolve_backend("auto", "cuda:0", default) == "torch"
-    with pytest.raises(ConfigError, match="the backend numba has no kernels for a model of raw features; use torch"):
-        resolve_backend("numba", cpu, PRESETS["paper-100"])
-    with pytest.raises(ConfigError, match="the backend numba runs on a CPU, not on cuda"):
-        resolve_backend("numba", "cuda:0", default)
 
 
 def test_numba_is_loaded_only_when_a_row_is_scored() -> None:

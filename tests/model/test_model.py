@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +89,7 @@ def test_score_depends_on_query_and_context_to_the_last_bit(
     assert torch.equal(model.score_queries(cache, strange)[:1], together[one : one + 1])
 
 
-@pytest.mark.parametrize("model", ["streams", "fomo", "paper-100"])
+@pytest.mark.parametrize("model", ["streams", "fomo"])
 def test_a_tile_of_a_gpu_gives_the_same_logits_with_an_eighth_of_the_operations(model: str) -> None:
     torchs = load_torch_model(model, "cpu")
     cache, queries, found, operations = torchs.encode_context(rows(200, 5)), rows(1000, 5, 1), [], []
@@ -103,6 +102,7 @@ def test_a_tile_of_a_gpu_gives_the_same_logits_with_an_eighth_of_the_operations(
     assert 7 * operations[1] < operations[0]
 
 
+@settings(max_examples=15)
 @given(name=st.sampled_from(sorted(SMALL)), n=st.integers(2, 120), seed=st.integers(0, 999))
 def test_order_of_the_context_does_not_matter(name: str, n: int, seed: int) -> None:
     model = make(name)
@@ -115,9 +115,7 @@ def test_order_of_the_context_does_not_matter(name: str, n: int, seed: int) -> N
     assert (exact == logits_of(model, encode_rows(model, shuffled.numpy()), queries.numpy())).all()
 
 
-@pytest.mark.parametrize(
-    ("n", "d"), [(2, 1), (2, 500), (25, 2), (300, 99), pytest.param(5000, 500, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("n", "d"), [(2, 1), (2, 500), pytest.param(5000, 500, marks=pytest.mark.slow)])
 def test_any_size_from_the_smallest_to_the_largest(n: int, d: int) -> None:
     model = make("tiny")
     scores = model.score_queries(model.encode_context(rows(n, d)), rows(3, d, 1))
@@ -173,16 +171,8 @@ def test_more_evidence_never_lowers_the_fused_logit() -> None:
     assert (model.forward_features(none, more) >= model.forward_features(none, Features(channels, None))).all()
 
 
-def test_some_densities_are_hidden_in_training_only() -> None:
-    model = make("kernel")
-    context, queries = rows(50, 3)[None], rows(9, 3, 1)[None]
-    assert torch.equal(model(context, queries), model(context, queries))
-    model.train()
-    assert not torch.equal(model(context, queries), model(context, queries))
-
-
 @given(value=st.sampled_from([-9999.0, 1e6, 1e30, -3.4e38]), column=st.integers(0, 4), n_far=st.integers(1, 10))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_far_values_in_a_context_hide_no_outliers_from_raw_inputs(value: float, column: int, n_far: int) -> None:
     model = shared_model("paper-100")
     context, queries = rows(200, 5).numpy(), rows(200, 5, 1).numpy()
@@ -209,7 +199,7 @@ def test_impossible_contexts_are_refused_with_a_reason(n: int, d: int, says: str
         make("raw").encode_context(rows(n, d))
 
 
-@pytest.mark.parametrize("values", [{"fusion": False}, {"layers": 2}, {"layers": 2, "fusion": False}])
-def test_configurations_without_a_scorer_are_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match="a model is a fusion without layers, or"):
-        ModelConfig(**values)
+def test_configurations_without_a_scorer_are_refused() -> None:
+    for fusion, layers in ((False, 0), (True, 2), (False, 2)):
+        with pytest.raises(CheckpointError, match="a model is a fusion without layers, or"):
+            ModelConfig(fusion=fusion, layers=layers)

@@ -10,12 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import IDS, AtOnce, Instance, as_record, cheap_model, detector_of, restored
 
-from fomo_stream.detector.changelog import Document
 from fomo_stream.errors import StateError
 from fomo_stream.kafka.topics.watch import InputEnd
-from fomo_stream.model.architecture import CompiledModel
-from fomo_stream.model.checkpoint import load_torch_model
-from fomo_stream.model.zero_shot import GPU_TILE
 from fomo_stream.partition.position import POSITION, Restored, SavedPosition
 from fomo_stream.partition.running import Running
 from fomo_stream.records.schema import Schema
@@ -24,7 +20,7 @@ labels = st.lists(st.tuples(st.integers(-40, 30), st.booleans(), st.booleans()),
 spans = st.lists(st.tuples(st.integers(1, 40), labels, st.booleans()), min_size=1, max_size=4)
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(spans)
 def test_what_one_writes_another_becomes(what: Any) -> None:
     """However often a partition moves, it scores as if it never had, heeds each label once, and so it goes on."""
@@ -66,25 +62,13 @@ def test_what_one_writes_another_becomes(what: Any) -> None:
     assert states[0] == states[1]
 
 
-@pytest.mark.slow
-def test_large_tiles_take_more_records_at_once_and_change_no_result() -> None:
-    """As on a GPU, whose tiles are filled with waiting records."""
-    model, found = load_torch_model("streams", "cpu"), []
-    model.tile = GPU_TILE
-    for batch_size in (1, 200):
-        one = Instance(model=model, batch_size=batch_size)
-        one.score(0, 120)
-        found.append(one.results())
-    assert found[0] == found[1]
-
-
 # --- what is replayed
 
 
-@pytest.mark.parametrize("start", [0, 33, 59])
-def test_replayed_offset_is_not_learned_twice(start: int) -> None:
+def test_replayed_offset_is_not_learned_twice() -> None:
     """The group's offset was set back: records are scored again, and those after them as if nothing had been."""
     entries: dict[str, bytes] = {}
+    start = 33
     one = Instance()
     one.score(0, 60)
     one.commit(entries)
@@ -130,34 +114,21 @@ def written() -> tuple[dict[str, bytes], dict[tuple[str, int], int]]:
     return entries, one.commit(entries)
 
 
-def another_model() -> CompiledModel:
-    return cheap_model("another")
-
-
 OTHERS = [
-    ({"schema": Schema(("x", "z"))}, "the state has features x,y, now they are x,z"),
     ({"schema": Schema(("y", "x"))}, "the state has features x,y, now they are y,x"),
     ({"schema": Schema(("x", "y"), frozenset({"y"}))}, "the state has categorical fields none, now they are y"),
     ({"lags": 1}, "the state was written with lags=2, now it is 1"),
-    ({"model": another_model()}, "model is cheap in the state, another now"),
-    ({"context_size": 30}, "context_size is 20 in the state, 30 now"),
+    ({"model": cheap_model("another")}, "model is cheap in the state, another now"),
     ({"seed": 7}, "seed is 0 in the state, 7 now"),
-    ({}, "another version of fomo-stream"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "words"), OTHERS)
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_a_state_of_something_else_is_refused_with_what_differs(
-    changes: dict[str, Any], words: str, delivery: str
-) -> None:
+def test_a_state_of_something_else_is_refused_with_what_differs(changes: dict[str, Any], words: str) -> None:
+    """Also without transactions, where a damaged state would be replaced."""
     entries, committed = written()
-    if not changes:
-        fingerprint = json.loads(Document().recover(entries, "detector/fingerprint"))
-        other = Document().changes("detector/fingerprint", json.dumps({**fingerprint, "format": 1}).encode())
-        entries |= {key: value for key, value in other.items() if value is not None}
     with pytest.raises(StateError) as error:
-        Instance(**changes, delivery=delivery).restore(restored(entries, committed))
+        Instance(**changes, delivery="at-least-once").restore(restored(entries, committed))
     assert error.value.exit_code == 6
     message = str(error.value)
     assert message.startswith("fomo-stream-t-state[0]: ")
@@ -166,21 +137,10 @@ def test_a_state_of_something_else_is_refused_with_what_differs(
     assert "--reset-state" in message
 
 
-def test_what_does_not_matter_for_the_state_may_change() -> None:
-    entries, committed = written()
-    other = Instance(alert_rate=0.2, batch_size=3, admit="feedback", adapt_after=7)
-    other.restore(restored(entries, committed))
-    other.score(30, 40)
-    assert len(other.results()) == 10
-
-
 # --- what is damaged
 
 DAMAGES: dict[str, tuple[str, bytes | None]] = {
-    "fingerprint": ("detector/fingerprint/0", b"x" * 50),
-    "rows": ("detector/history/rows/0", None),
     "context": ("detector/generation/trimmed/1/0", b"x" * 50),
-    "series": ("detector/follow/settings/0", None),
     "index": ("index/30/1", None),
     "schema": ("schema", b"{"),
 }
@@ -194,19 +154,16 @@ def damaged(kind: str) -> tuple[dict[str, bytes], dict[tuple[str, int], int]]:
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_a_damaged_state_is_refused(kind: str) -> None:
+def test_a_damaged_state_is_refused_and_without_transactions_replaced(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     entries, committed = damaged(kind)
     with pytest.raises(StateError, match=r"fomo-stream-t-state\[0\]: .* --reset-state") as error:
         Instance().restore(restored(entries, committed))
     assert error.value.exit_code == 6
-    entries["labels"] = b"{"  # of those that are done with nothing is guessed, however records are delivered
+    # of those that are done with nothing is guessed
     with pytest.raises(StateError, match=r"fomo-stream-t-state\[0\]: labels .* --reset-state"):
-        Instance(delivery="at-least-once").restore(restored(entries, committed))
-
-
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_without_transactions_a_damaged_state_is_replaced(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    entries, committed = damaged(kind)
+        Instance(delivery="at-least-once").restore(restored({**entries, "labels": b"{"}, committed))
     before = dict(entries)
     other, fresh = Instance(delivery="at-least-once"), Instance(delivery="at-least-once")
     other.restore(restored(entries, {**committed, ("t", 0): 20}))

@@ -71,7 +71,7 @@ def is_open(one: Window, time: int) -> bool:
     return False
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.lists(windows, max_size=5), st.lists(st.integers(-100, 200).map(lambda half: half * HOUR // 2), max_size=12))
 def test_windows_are_open_when_a_calendar_says_so(given_windows: list[Window], after: list[int]) -> None:
     schedule, begin = Schedule(given_windows), round(SPRING.replace(tzinfo=UTC).timestamp() * 1000)
@@ -146,7 +146,7 @@ def plainly(given_rules: Sequence[Rule], result: dict[str, Any], key: str | byte
     return names[0]
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(
     st.lists(rules, max_size=6),
     st.lists(reasons, max_size=3),
@@ -264,7 +264,7 @@ SOME = [
 ]
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(st.lists(st.integers(1, N), max_size=5))
 def test_rules_change_alerts_and_nothing_else_however_records_come(splits: list[int]) -> None:
     before, after = scored(Rules()), scored(Rules(SOME), splits)
@@ -289,7 +289,7 @@ def test_a_value_outside_of_its_range_gives_an_alert_with_its_reason_even_while_
     assert {result["status"] for result in results if "rule" in result} >= {"warming_up", "ok"}
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.integers(0, N - 2),
     st.integers(1, 40),
@@ -346,6 +346,11 @@ def test_rules_hold_from_the_offset_at_which_they_came_also_for_who_reads_again(
     assert [("rule" in one) for one in again] == [("rule" in one) for one in results[60:]]
 
 
+changes = st.lists(
+    st.tuples(st.integers(1, 5), st.lists(rules, max_size=2), st.lists(windows, max_size=1)), max_size=30
+)
+
+
 def test_the_first_rules_of_a_stored_partition_hold_from_its_next_record_on() -> None:
     partition = running(Rules())
     results = [result or {} for result in partition.score(lines()[:70]).results]
@@ -358,11 +363,6 @@ def test_the_first_rules_of_a_stored_partition_hold_from_its_next_record_on() ->
     again = running(newest, Restored(40, entries, learned_until=100)).score(lines()[40:100]).results
     assert [("rule" in (one or {})) for one in again[:30]] == [False] * 30
     assert [("rule" in (one or {})) for one in again[30:]] == [line.fields["a"] > 0 for line in lines()[70:100]]
-
-
-changes = st.lists(
-    st.tuples(st.integers(1, 5), st.lists(rules, max_size=2), st.lists(windows, max_size=1)), max_size=30
-)
 
 
 @given(changes)
@@ -383,9 +383,7 @@ def test_the_log_of_rules_says_the_same_after_it_was_written(steps: list[Any]) -
     assert all(held[at] == its for part, its in parts for at in offsets[part])
 
 
-@pytest.mark.parametrize(
-    "value", [b"x", b"[]", b"{}", b'[{"from": 1}]', b'[{"from": 0, "rules": [{}], "windows": []}]']
-)
+@pytest.mark.parametrize("value", [b"x", b"[]", b'[{"from": 1}]', b'[{"from": 0, "rules": [{}], "windows": []}]'])
 def test_damaged_rules_are_an_error_of_the_state(value: bytes) -> None:
     with pytest.raises(DamagedStateError, match="the rules are not readable"):
         RulesLog.decode(value)
@@ -409,20 +407,6 @@ def test_feedback_tells_of_windows_and_cancels_them() -> None:
     tell(1, b'{"maintenance": "clean", "cancel": true}')
     assert not any("suppressed" in (one or {}) for one in partition.score(lines()[20:30]).results)
     assert partition.labels.committable == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (b'{"maintenance": "x"}', "from: Field required"),
-        (b'{"maintenance": "x", "from": "2026-01-02", "to": "2026-01-01"}', "it ends (2026-01-01 00:00:00) before"),
-        (b'{"maintenance": 3, "from": "2026-01-01", "to": "2026-01-02"}', "name"),
-    ],
-)
-def test_what_is_no_window_is_said(text: bytes, words: str) -> None:
-    with pytest.raises(RecordError, match="maintenance: ") as error:
-        parse_label(text, None, 0, "t", "fomo")
-    assert words in str(error.value)
 
 
 # --- warnings
@@ -502,6 +486,6 @@ def test_the_worst_windows_that_are_taken_cost_a_record_little() -> None:
     worst = [window(f"w{n}", begins + timedelta(minutes=n), 160, **daily) for n in range(500)]
     made, time = Rules(from_feedback=worst), round(datetime(2026, 3, 29, tzinfo=UTC).timestamp() * 1000)
     began = process_time()
-    for n in range(4):
+    for n in range(2):
         made.open_windows([time + n * 97 * 24 * HOUR], [f"{n}" + "a" * 900_000])
-    assert process_time() - began < 4 * 2.5  # a tenth of it is usual
+    assert process_time() - began < 2 * 2.5  # a tenth of it is usual
