@@ -61,7 +61,7 @@ def test_a_method_that_fails_is_recorded_and_tried_again(tmp_path: Path) -> None
     assert failed.error == "IndexError: too wide"
     assert np.isnan(failed.auroc)
     fixed = run_all([Pending("made", 0, task)], {"m": method(lambda x: x[:, 0])}, path, 60, 60, quiet)[0]
-    assert fixed.auroc == 100.0
+    assert (fixed.auroc, fixed.aupr, fixed.f1) == (100.0, 100.0, 100.0)
     assert read_runs(path) == [fixed]
 
 
@@ -100,8 +100,8 @@ def test_scores_of_a_baseline_hardly_depend_on_the_other_rows(name: str) -> None
     detector = baselines([name])[name](0)
     detector.fit(made.context)
     together = detector.score(made.queries)
-    alone = np.concatenate([detector.score(made.queries[i : i + 1]) for i in range(50)], axis=-1)
-    assert np.abs(together[..., :50] - alone).mean() <= 0.02 * together.std()
+    alone = np.concatenate([detector.score(made.queries[i : i + 1]) for i in range(10)], axis=-1)
+    assert np.abs(together[..., :10] - alone).mean() <= 0.02 * together.std()
 
 
 def test_baselines_fill_missing_values_with_the_mean_of_the_context() -> None:
