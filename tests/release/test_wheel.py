@@ -28,7 +28,7 @@ NOT_IN_WHEEL = {"fomo_stream/weights/paper-100.safetensors"}
 
 def make(target: str, folder: Path) -> None:
     """Run a target of the Makefile with the tools of this environment, which is taken as up to date."""
-    command = ["make", "-C", ROOT, target, "-o", ".venv/.installed-dev", f"BIN={BIN}", f"DIST={folder}"]
+    command = ["make", "-C", str(ROOT), target, "-o", ".venv/.installed-dev", f"BIN={BIN}", f"DIST={folder}"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -131,7 +131,7 @@ def test_the_curriculum_lowers_the_percentile_of_mixtures_after_its_share_of_the
 def test_priors_come_in_proportion_to_their_weights() -> None:
     """Each prior has its own number of features here."""
     size: Any = {"max_features": 30, "batch": 400, "context_min": 2, "context_max": 2, "queries": 2}
-    weights = {"gmm_weight": 0.2, "causal_weight": 0.3, "copula_weight": 0.5}
+    weights: Any = {"gmm_weight": 0.2, "causal_weight": 0.3, "copula_weight": 0.5}
     causal = CausalConfig(wide_share=0.0, typical_features=5.0, feature_spread=0.0)
     copulas = CopulaConfig(wide_share=0.0, typical_features=8.0, feature_spread=0.0)
     config = DataConfig(gmm=GmmConfig(min_features=30), causal=causal, copulas=copulas, **weights, **size)
@@ -145,7 +145,7 @@ def test_a_batch_is_finite_padded_with_zeros_and_a_function_of_seed_and_step(
     seed: int, step: int, weight: float
 ) -> None:
     size: dict[str, Any] = {"max_features": 6, "batch": 3, "context_min": 5, "context_max": 30, "queries": 8}
-    weights = {"gmm_weight": weight, "causal_weight": 1.01 - weight, "copula_weight": 0.5}
+    weights: Any = {"gmm_weight": weight, "causal_weight": 1.01 - weight, "copula_weight": 0.5}
     config = DataConfig(contaminated_share=0.5, **weights, **size)
     batch = BatchSource(config, seed).batch(step)
     source = BatchSource(config, seed)
