@@ -40,17 +40,17 @@ def test_command_writes_results_report_and_pictures_and_resumes(
     """Contexts of two sizes are compared, and the runs of each size are those of a command with this size alone."""
     out = tmp_path / "report"
     flags: list[str | Path] = [folder, "--datasets", "narrow,third", "--label", "broken", "--seeds", "2", "--out", out]
-    flags += ["--model", "streams", "--model", "fomo", "--baselines", "knn"]
+    flags += ["--model", "streams", "--model", "fomo", "--baselines", "knn,knn-avg"]
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # only the last command draws
         for size in ("10", "20"):
             assert evaluate(*flags, "--context", size) == 0
     runs = read_runs(out / "results.csv")
-    assert len(runs) == 2 * 2 * 2 * 3
+    assert len(runs) == 2 * 2 * 2 * 4
     assert not [run.error for run in runs if run.error]
     printed = capsys.readouterr()
     assert len(printed.err.splitlines()) == 2 * 2 * 2  # one for each size, table and seed
-    assert all(" knn=" in line for line in printed.err.splitlines())
+    assert all(f" {name}=" in line for line in printed.err.splitlines() for name in ("knn", "knn-avg"))
     assert "2 datasets" in printed.out
     assert evaluate(*flags, "--context", "10, 20") == 0  # everything is there already
     assert capsys.readouterr().err == ""
@@ -118,16 +118,15 @@ def test_mistakes_get_a_message_before_anything_runs(
 
 @pytest.mark.usefixtures("no_pictures")
 def test_a_contaminated_context_is_another_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the model of tables, which is the default, and by all baselines, of which there are two here."""
+    """By the model of tables, which is the default, then also by all baselines, of which there are two here."""
     monkeypatch.setattr("pretrain.commands.evaluate.BASELINES", ("knn", "lof"))
-    flags = ("--baselines", "all", "--seeds", "1", "--datasets", "wide", "--out", tmp_path / "out")
-    assert evaluate(folder, *flags) == 0
-    assert evaluate(folder, *flags, "--contaminated", "0.2") == 0
-    runs = read_runs(tmp_path / "out" / "results.csv")
-    clean, dirty = runs[:3], runs[3:]
-    assert clean[0].method.startswith(f"{TABLE_MODEL}@")
-    assert clean[0].auroc > 95.0
-    assert [run.method for run in clean[1:]] == ["knn", "lof"]
-    assert [run.n_context for run in dirty] == [run.n_context for run in clean]
-    assert {run.n_outliers for run in dirty} == {clean[0].n_outliers // 2}  # half at most: 7 of 14
+    flags = (folder, "--seeds", "1", "--datasets", "wide", "--out", tmp_path / "out")
+    assert evaluate(*flags, "--baselines", "none") == 0
+    assert evaluate(*flags, "--baselines", "all", "--contaminated", "0.2") == 0
+    clean, *dirty = read_runs(tmp_path / "out" / "results.csv")
+    assert clean.method.startswith(f"{TABLE_MODEL}@")
+    assert clean.auroc > 95.0
+    assert [run.method for run in dirty] == [clean.method, "knn", "lof"]
+    assert {run.n_context for run in dirty} == {clean.n_context}
+    assert {run.n_outliers for run in dirty} == {clean.n_outliers // 2}  # half at most: 7 of 14
     assert "20% of them outliers" in (tmp_path / "out" / "report.md").read_text()

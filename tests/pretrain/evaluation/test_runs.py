@@ -91,6 +91,10 @@ def test_baselines_see_distances_by_their_definitions() -> None:
     order = np.argsort(distances.mean(1))
     assert (np.diff(found["dte-np"][order]) >= 0).all()  # a monotone function of the mean distance ...
     assert len(np.unique(found["dte-np"])) > 50  # ... that keeps them apart
+    of_two = methods["dte-np"](0)
+    of_two.fit(made.context[:, :2])
+    nearest = NearestNeighbors(n_neighbors=5).fit(context[:, :2]).kneighbors(queries[:, :2])[0]
+    assert of_two.score(made.queries[:, :2]) == pytest.approx(nearest.mean(1))
 
 
 # COPOD takes the sign of the skewness of context and queries together, which is chance where rows are symmetric.
