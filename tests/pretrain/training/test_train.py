@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -154,17 +155,18 @@ def test_rounding_at_random_gives_one_of_the_two_neighbours_and_keeps_the_mean(v
 
 
 def test_moments_in_bf16_give_nearly_the_same_steps() -> None:
-    """Over hundreds of steps, in which a second moment changes by less than bf16 resolves."""
-    last, shape = [], replace(RAW, layers=1, routers=0)
+    """Over thousands of steps, in which a second moment changes by less than bf16 resolves."""
+    last = []
     for rounded in (False, True):
-        state, generator = State.fresh(make(shape), rounded), torch.Generator().manual_seed(0)
-        for _ in range(300):
-            for parameter in state.model.parameters():
-                parameter.grad = torch.randn(parameter.shape, generator=generator) + 0.5
+        torch.manual_seed(0)
+        model: Any = nn.Linear(64, 64, bias=False)
+        start = model.weight.detach().clone()
+        state, generator = State.fresh(model, rounded), torch.Generator().manual_seed(0)
+        for _ in range(2000):
+            model.weight.grad = torch.randn(model.weight.shape, generator=generator) + 0.5
             state.update(0.01, 0.0, 0.0, torch.tensor(True))
-        last.append(torch.cat([p.detach().flatten() for p in state.model.parameters()]))
-    start = torch.cat([p.detach().flatten() for p in make(shape).parameters()])
-    assert float((last[1] - last[0]).norm()) < 0.1 * float((last[0] - start).norm())
+        last.append(model.weight.detach())
+    assert float((last[1] - last[0]).norm()) < 0.02 * float((last[0] - start).norm())
 
 
 def test_interval_means_leave_out_what_did_not_count() -> None:
