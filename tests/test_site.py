@@ -54,8 +54,11 @@ def test_every_page_loads_from_its_own_host_alone(site: Path, address: str, brow
         page.close()
 
 
-def test_diagrams_are_drawn_in_the_colours_that_the_reader_prefers(address: str, browser: Browser) -> None:
-    page = browser.open(f"{address}/docs/how-it-decides.html", theme="dark")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_diagrams_are_drawn_in_the_colours_that_the_reader_prefers(address: str, browser: Browser, theme: str) -> None:
+    page = browser.open(f"{address}/docs/how-it-decides.html", theme=theme)
     page.until("document.querySelector('div.mermaid')?.offsetHeight > 100")
-    assert page.run("document.body.getAttribute('data-md-color-scheme')") == "slate"
+    page.run("localStorage.clear()")
+    scheme = page.run("document.body.getAttribute('data-md-color-scheme')")
+    assert scheme == {"light": "default", "dark": "slate"}[theme]
     page.close()
