@@ -18,7 +18,7 @@ from typing import Any
 import helm_python
 import numpy as np
 import pytest
-from documents import FLAGS, NOT_RUN, README, ROOT, Block, Document, helm_values, not_run, table_rows
+from documents import FLAGS, README, ROOT, Block, Document, helm_values, not_run, table_rows
 from flag_tables import SETTINGS, with_tables
 
 import fomo_stream.kafka.outputs as letters
@@ -97,14 +97,11 @@ def test_configuration_files_are_read_without_a_warning(block: Block, tmp_path: 
     assert list(rules.warnings(Schema(features), has_keys=True)) == []
 
 
-@pytest.mark.parametrize("block", blocks("json"), ids=str)
-def test_json_snippets_are_json(block: Block) -> None:
-    assert isinstance(json.loads(block.code), dict)
-
-
 @by_name(EVERY)
-def test_every_block_is_of_a_kind_that_is_checked(page: Document) -> None:
+def test_every_block_is_of_a_kind_that_is_checked_and_json_is_json(page: Document) -> None:
     assert {block.language for block in page.blocks} <= LANGUAGES
+    for block in blocks("json", [page]):
+        assert isinstance(json.loads(block.code), dict), block
     assert page.text.count("\n```") == 2 * len(page.blocks), "a fence that does not end"
 
 
@@ -281,17 +278,11 @@ def test_the_helm_commands_of_the_tutorial_make_a_chart_without_a_fault(folder: 
             check_helm(line, shlex.split(line), folder)
 
 
-@pytest.mark.parametrize("name", NOT_RUN)
-def test_a_program_that_no_test_runs_is_one_that_the_pages_name(name: str) -> None:
-    lines = [line for block in blocks("sh", EVERY) for line in commands(block)]
-    assert any(re.search(rf"(^|\| )\$?{re.escape(name)}[ =]", line) for line in lines)
-
-
 # --- links and names
 
 
 @by_name(EVERY)
-def test_links_lead_to_files_and_headings(page: Document) -> None:
+def test_links_and_paths_in_backticks_lead_to_files_and_headings(page: Document) -> None:
     known = {(ROOT / other.name).resolve(): other for other in EVERY}
     for link in page.links:
         if link.startswith("https://"):
@@ -300,10 +291,6 @@ def test_links_lead_to_files_and_headings(page: Document) -> None:
         target = ((ROOT / page.name).parent / path).resolve() if path else (ROOT / page.name).resolve()
         assert target.exists(), f"{page.name}: {link}"
         assert not anchor or anchor in known[target].anchors, f"{page.name}: {link}"
-
-
-@by_name(EVERY)
-def test_paths_in_backticks_exist(page: Document) -> None:
     for span in page.spans:
         is_path = re.fullmatch(r"(fomo_stream|pretrain|tests|benchmarks|deploy|docs|\.ci)/[\w./-]+", span)
         if is_path and "NAME" not in span:

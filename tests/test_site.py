@@ -62,12 +62,3 @@ def test_diagrams_are_drawn_in_the_colours_that_the_reader_prefers(address: str,
     scheme = page.run("document.body.getAttribute('data-md-color-scheme')")
     assert scheme == {"light": "default", "dark": "slate"}[theme]
     page.close()
-
-
-def test_the_search_finds_a_page(address: str, browser: Browser) -> None:
-    page = browser.open(address)
-    page.until("document.readyState === 'complete'")
-    page.run("document.querySelector('.md-search__input').focus()")
-    page.ask("Input.insertText", text="reservoir")
-    page.until("[...document.querySelectorAll('.md-search-result__link')].some(a => a.href.includes('how-it-decides'))")
-    page.close()

@@ -13,32 +13,25 @@ import pytest
 import torch
 
 from fomo_stream import Detector, DetectorConfig, FoMoDetector, ZeroShotDetector, load_model, threads
+from fomo_stream.cli.main import main
+from fomo_stream.errors import ConfigError
 from fomo_stream.threads import limited_threads, usable_processors
 
 # As on a machine with three processors. Idle threads must not spin: that takes a minute while other tests run.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive"}
 
 
-def python(code: str, *arguments: str) -> str:
-    """The output of a program that runs in its own Python process."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=ENVIRONMENT, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 # --- how many threads may run
 
 
-def test_processors_are_at_most_those_that_this_process_may_run_on() -> None:
-    code = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\n"
-    code += "from fomo_stream.threads import usable_processors; print(usable_processors())"
-    assert python(code, str(min(os.sched_getaffinity(0)))) == "1"
-
-
-def test_the_number_of_processors_is_that_of_a_library() -> None:
+def test_processors_are_those_that_this_process_may_run_on() -> None:
     assert usable_processors() == joblib.cpu_count()
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert usable_processors() == 1
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @pytest.mark.parametrize("texts", [["50000 100000\n"], ["50000\n", "100000\n"]])
@@ -89,21 +82,25 @@ with ThreadPoolExecutor(1) as executor:
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system does not list threads")
 def test_one_thread_scores_one_builds_and_no_other_is_there() -> None:
-    assert python(COMPUTE).split() == ["1", "1", "2"]
+    command = [sys.executable, "-c", COMPUTE]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+    assert done.stdout.split() == ["1", "1", "2"], done.stderr
 
 
-def test_commands_compute_with_one_thread_by_default(tmp_path: Path) -> None:
-    file = tmp_path / "empty.csv"
-    file.write_text("a\n")
-    code = (
-        "import sys, torch; from fomo_stream.cli.main import main\n"
-        "for command in (['run', '--topic', 't'], ['demo'], ['score', sys.argv[1]]):\n"
-        "    for more in ([], ['--threads', '2']):\n"
-        "        assert main([*command, '--model', 'none', *more]) == 4\n"  # threads are limited before it is loaded
-        "        print(torch.get_num_threads())"
-    )
-    output = [line for line in python(code, str(file)).splitlines() if line.isdigit()]
-    assert output == ["1", str(min(2, usable_processors()))] * 3
+@pytest.mark.usefixtures("restored_logging")
+def test_commands_compute_with_one_thread_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And limit the threads before anything else is done."""
+    asked = []
+
+    def limit(requested: int) -> None:
+        asked.append(requested)
+        raise ConfigError("the end of this test")
+
+    monkeypatch.setattr("fomo_stream.cli.main.limit_threads", limit)
+    for command in (["run", "--topic", "t"], ["demo"], ["score", str(tmp_path / "nowhere.csv")]):
+        for more in ([], ["--threads", "2"]):
+            assert main([*command, *more]) == ConfigError.exit_code
+    assert asked == [1, 2] * 3
 
 
 def test_as_a_library_the_package_leaves_threads_alone() -> None:

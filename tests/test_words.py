@@ -65,13 +65,3 @@ def test_docstrings_begin_with_a_verb_or_a_noun_and_names_are_used_once() -> Non
                 places[node.name].append(name)
     assert odd == []
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
-
-
-def test_names_of_constants_say_what_they_limit() -> None:
-    names = [
-        f"{path.relative_to(ROOT)}:{number}: {line}"
-        for path in CODE
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if re.match(r"\s*_?(MOST|LEAST|FEW|ENOUGH|FARTHEST|YOUNG|AGAIN|NEVER)(_\w+)?\b.*=", line)
-    ]
-    assert names == []

@@ -73,12 +73,7 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report_of_the_same_result
     monkeypatch.setattr(demo, "say", asked)
     monkeypatch.setattr(demo, "demo_report", reported)
     path = tmp_path / "demo.html"
-    flags: dict[str, Any] = {
-        "min_context": 100,
-        "context_size": 200,
-        "views": "fast",
-        "alert_rate": 0.05,
-    }
+    flags: dict[str, Any] = {"min_context": 100, "context_size": 200, "views": "fast", "alert_rate": 0.05}
     settings = DemoSettings(model=str(model_path), seconds=3, report=str(path), **flags)
     assert demo.run_demo(settings) == 0
     output = capsys.readouterr().out
@@ -89,10 +84,8 @@ def test_the_demo_scores_a_live_stream_and_ends_with_a_report_of_the_same_result
     (report,) = replayed
     assert report["source"]["scored"] == sum(result["score"] is not None for result in live)
     outliers = [result for result in live if result["outlier"]]
-    counts, faults = (
-        report["detectors"][0]["counts"],
-        [fault for _, fault in islice(demo.readings(settings), len(live))],
-    )
+    counts = report["detectors"][0]["counts"]
+    faults = [fault for _, fault in islice(demo.readings(settings), len(live))]
     assert (counts["alerts"], counts["outliers"]) == (len(outliers), sum(fault is not None for fault in faults))
     of_live = {result["offset"]: pytest.approx(result["p_value"], rel=1e-5) for result in outliers}
     shown = {alert["offset"]: alert["p_value"] for alert in report["alerts"]}

@@ -104,7 +104,7 @@ BAD: list[tuple[Object, str]] = [
 ]
 
 
-@pytest.mark.parametrize("memory", ["1Gi", "1073741824", 1073741824, "1.5e9", "1100M", "1048576Ki", "1.0e12m", None])
+@pytest.mark.parametrize("memory", ["1Gi", 1073741824, "1.5e9", "1.0e12m", None])
 def test_every_way_to_write_a_sufficient_limit_is_accepted(memory: Any) -> None:
     found = rendered("default", resources={"requests": {"memory": "1000M"}, "limits": {"memory": memory}})
     assert ("memory" in found.container["resources"]["limits"]) == (memory is not None)
@@ -154,7 +154,7 @@ def nested(path: Keys, value: Any) -> Object:
 
 
 @pytest.mark.slow
-@every_set
+@pytest.mark.parametrize("name", ["default", "everything", "tls"])
 def test_null_gives_valid_objects_or_a_message(name: str) -> None:
     """Objects are valid, a required value is named, or two values do not go together."""
     usual = plain(name).objects  # which `test_chart.py` validates
@@ -177,21 +177,13 @@ def test_a_setting_of_null_has_the_default_of_the_program(tmp_path: Path, monkey
     assert nulls == settings_of(plain("default"), tmp_path, monkeypatch)
 
 
-def test_a_table_of_values_that_mean_missing_reaches_the_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    marks = {"temp": -9999, "flow.rate": [3.4028234663852886e38, -0.5], "*": 65535}
-    found = settings_of(rendered("default", settings={"missing-values": marks}), tmp_path, monkeypatch)
-    assert found.marks == {"temp": (-9999,), "flow.rate": (3.4028234663852886e38, -0.5), "*": (65535,)}
-
-
 # --- the program
 
 
 @given(namespace=LABEL, release=LABEL, topic=TOPIC, other=st.tuples(LABEL, LABEL, TOPIC))
 @example(namespace="a-b", release="c", topic="t", other=("a", "b-c", "t"))
 @example(namespace="n" * 63, release="r" * 50, topic="t" * 200, other=("n" * 63, "r" * 50, "t" * 199 + "u"))
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_no_two_releases_of_a_cluster_share_a_group_unless_they_say_so(
     namespace: str, release: str, topic: str, other: tuple[str, str, str]
 ) -> None:
@@ -278,8 +270,6 @@ def test_keda_looks_at_the_lag_of_each_topic() -> None:
     read = [[one["metadata"][key] for key in ("topic", "consumerGroup", "offsetResetPolicy")] for one in triggers]
     assert read == [["a", f"scoring.{NAME}.a", "earliest"], ["b", "old", "latest"]]
     assert all(one["authenticationRef"] == {"name": NAME} for one in triggers)
-    for one in found.objects:
-        validate(one, VERSIONS[0])
 
 
 def test_notify_reads_its_settings_by_a_file_and_its_targets_by_a_secret(
@@ -309,13 +299,15 @@ def test_notify_reads_its_settings_by_a_file_and_its_targets_by_a_secret(
     assert {one.replace("-", "_") for one in re.findall(r'"([\w-]+)"', listed)} <= known
 
 
-def test_the_program_reads_rules_and_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_reads_tables_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = [{"name": 'a "rule"', "features": ["*_temp"], "only": "falls"}, {"name": "b", "ignore": 2.5}]
     windows = [{"name": "visit", "from": "2026-10-01T06:30", "to": "2026-10-01T09:00", "keys": ["pump-*"]}]
-    found = rendered("default", settings={"rules": rules, "maintenance": windows})
-    settings = settings_of(found, tmp_path, monkeypatch)
+    marks = {"temp": -9999, "flow.rate": [3.4028234663852886e38, -0.5], "*": 65535}
+    given = {"rules": rules, "maintenance": windows, "missing-values": marks}
+    settings = settings_of(rendered("default", settings=given), tmp_path, monkeypatch)
     assert [rule.name for rule in settings.all_rules] == ['a "rule"', "b"]
     assert (settings.windows[0].keys, settings.windows[0].timezone) == (("pump-*",), "UTC")
+    assert settings.marks == {"temp": (-9999,), "flow.rate": (3.4028234663852886e38, -0.5), "*": (65535,)}
 
 
 def test_the_program_reads_the_settings_of_both_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +368,7 @@ def test_the_protocol_follows_from_tls_and_sasl(tls: bool, sasl: bool, protocol:
     assert "without encryption" not in own.notes
 
 
-@every_set
+@pytest.mark.parametrize("name", ["default", "tls"])
 def test_certificates_are_where_the_client_looks_for_them(name: str) -> None:
     found = plain(name)
     volumes = {volume["name"]: volume for volume in found.pod["spec"]["volumes"]}

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import load
 
 PINNED = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.load((ROOT / "deploy" / "compose.yaml").read_text(), StrictLoader)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -49,12 +47,6 @@ def test_every_image_that_is_not_built_here_is_pinned_by_digest() -> None:
     assert len(outside) == 2
     for image in outside:
         assert PINNED.fullmatch(image), image
-
-
-def test_labels_are_those_of_the_project() -> None:
-    labels = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]*)"', DOCKERFILE))
-    assert (labels["title"], labels["licenses"]) == (PROJECT["name"], PROJECT["license"])
-    assert f"ARG PYTHON={labels['base.name'].removeprefix('docker.io/library/')}@" in DOCKERFILE
 
 
 def test_only_files_that_are_copied_into_the_image_are_sent_to_the_engine() -> None:

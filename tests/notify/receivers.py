@@ -116,14 +116,8 @@ def certificate(folder: Path, name: str = "127.0.0.1") -> Path:
     path = folder / f"{name}.pem"
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     names = f"{'IP' if name[0].isdigit() else 'DNS'}:{name}"
-    about = [
-        "-subj",
-        f"/CN={name}",
-        "-addext",
-        f"subjectAltName={names}",
-        "-addext",
-        "keyUsage=keyCertSign,digitalSignature",
-    ]
+    about = ["-subj", f"/CN={name}", "-addext", f"subjectAltName={names}"]
+    about += ["-addext", "keyUsage=keyCertSign,digitalSignature"]
     files = ["-keyout", str(folder / "key.pem"), "-out", str(path)]
     subprocess.run(["openssl", "req", "-x509", "-nodes", *kind, *about, *files], check=True, capture_output=True)
     path.write_bytes(path.read_bytes() + (folder / "key.pem").read_bytes())

@@ -62,7 +62,6 @@ def test_results_with_a_schema_say_the_same() -> None:
         ({}, "no_result"),
         ({"fomo": [1]}, "no_result"),
         ({"fomo": {"outlier": False, "status": "ok", "incident": "0-1"}}, "unknown_status"),
-        ({"fomo": {"status": "strange", "incident": "0-1"}}, "unknown_status"),
         ({"fomo": {"status": ["closed"], "incident": "0-1"}}, "unknown_status"),
         ({"fomo": {"status": "closed"}}, "incomplete"),
         ({"fomo": {"outlier": True, "incident": 7}}, "incomplete"),
@@ -83,11 +82,11 @@ values = st.recursive(
 NAMES = [*alert(7), *closed(7, 9), *silent(7)]
 
 
-@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
-def test_a_time_that_nobody_expects_is_as_if_it_were_not_there(odd: Any) -> None:
-    assert event(alert(7, timestamp=odd)).timestamp is None
-    place = {"timestamp": odd, "offset": 9}
-    assert event({**closed(7, 9), "from": place, "to": place}).began is None
+def test_a_time_that_nobody_expects_is_as_if_it_were_not_there() -> None:
+    for odd in ODD:
+        assert event(alert(7, timestamp=odd)).timestamp is None, odd
+        place = {"timestamp": odd, "offset": 9}
+        assert event({**closed(7, 9), "from": place, "to": place}).began is None, odd
 
 
 @given(
@@ -124,60 +123,35 @@ def text(kind: MessageKind, found: Event, link: str | None = None) -> str:
     return f"{made.title}\n{made.text}"
 
 
-SAYS = "flow is 9, usually 3 (2 to 4)"
+SAYS, BEGAN, ENDED = "flow is 9, usually 3 (2 to 4)", "2025-10-09T08:53:27Z", "2025-10-09T09:03:27Z"
 ALERT, BARE = event(alert(7, severity="critical")), {"incident": "9"}
 
 
 @pytest.mark.parametrize(
     ("kind", "found", "lines"),
     [
-        (
-            "opened",
-            ALERT,
-            ["CRITICAL: outlier in sensors pump-7", SAYS, "Record: sensors[0]@7 at 2025-10-09T08:53:27Z"],
-        ),
+        ("opened", ALERT, ["CRITICAL: outlier in sensors pump-7", SAYS, f"Record: sensors[0]@7 at {BEGAN}"]),
         (
             "closed",
             event(closed(7, 607, 30)),
-            [
-                *("ENDED: outlier in sensors pump-7 after 10 min", SAYS, "Alerts: 30"),
-                "From 2025-10-09T08:53:27Z to 2025-10-09T09:03:27Z",
-            ],
+            ["ENDED: outlier in sensors pump-7 after 10 min", SAYS, "Alerts: 30", f"From {BEGAN} to {ENDED}"],
         ),
         (
             "opened",
             event(silent(7)),
-            [
-                *("WARNING: silence in sensors s-17", "no record of key s-17 for 75 s"),
-                "Last: sensors[0]@7 at 2025-10-09T08:53:27Z",
-            ],
+            ["WARNING: silence in sensors s-17", "no record of key s-17 for 75 s", f"Last: sensors[0]@7 at {BEGAN}"],
         ),
         ("opened", event({"outlier": True, "offset": 8, **BARE}, None), ["WARNING: outlier in the stream"]),
         ("closed", event({"status": "closed", **BARE}, None), ["ENDED: outlier in the stream"]),
     ],
 )
 def test_a_message_says_all_that_one_needs_without_holes(kind: MessageKind, found: Event, lines: list[str]) -> None:
-    assert text(kind, found, "http://status").split("\n") == [
-        *lines,
-        f"Incident: {found.facts['incident']}",
-        "http://status",
-    ]
-
-
-def test_the_end_of_a_silence_says_how_long_it_was() -> None:
+    ends = [f"Incident: {found.facts['incident']}", "http://status"]
+    assert text(kind, found, "http://status").split("\n") == [*lines, *ends]
     assert text("closed", event(heard(7, 907))).startswith("ENDED: silence in sensors s-17 after 15 min")
 
 
-CALLS = [
-    "@everyone",
-    "<!channel>",
-    "<@U123>",
-    "<@&123>",
-    "<#C1>",
-    "<https://x.example|y>",
-    "mailto://",
-    "www.x.example",
-]
+CALLS = ["@everyone", "<!channel>", "<@&123>", "<#C1>", "<https://x.example|y>", "mailto://", "www.x.example"]
 
 
 @pytest.mark.parametrize("call", CALLS)

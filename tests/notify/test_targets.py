@@ -96,10 +96,8 @@ def test_a_webhook_gets_a_message_that_it_can_recognise(receiver: Receiver) -> N
     [
         (Reply(204), Answer("sent")),
         (Reply(500), Answer("again", "HTTP 500")),
-        (Reply(429), Answer("again", "HTTP 429")),
         (Reply(-1), Answer("again", "no answer for 0.5 s")),
-        (Reply(408), Answer("again", "HTTP 408")),
-        (Reply(425), Answer("again", "HTTP 425")),
+        *((Reply(status), Answer("again", f"HTTP {status}")) for status in (408, 425, 429)),
         (Reply(400), Answer("refused", "HTTP 400")),
         (Reply(307, (("Location", "/other"),)), Answer("refused", "HTTP 307, and redirects are not followed")),
         (Reply(0), Answer("again", "Connection reset by peer")),
@@ -137,18 +135,16 @@ def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # --- Alertmanager
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{}", b"[1]", b"no", b'[{"labels": 1}]', b"\xff"])
-@pytest.mark.parametrize("status", [200, 405])
-def test_an_end_of_what_does_not_fire_ends_each_severity(receiver: Receiver, body: bytes, status: int) -> None:
-    receiver.firing = lambda _request: Reply(status, body=body)
-    assert target("--alertmanager", receiver.url).send(CLOSED) == Answer("sent")
-    assert [one["labels"]["severity"] for one in receiver.requests[0].json] == ["warning", "critical"]
-
-
-def test_an_end_waits_until_alertmanager_says_what_fires(receiver: Receiver) -> None:
+@pytest.mark.parametrize(("status", "body"), [(200, b"[]"), (200, b"no"), (200, b'[{"labels": 1}]'), (405, b"[]")])
+def test_an_end_of_what_does_not_fire_ends_each_severity(receiver: Receiver, status: int, body: bytes) -> None:
+    """And it waits until Alertmanager says what fires."""
+    made = target("--alertmanager", receiver.url)
     receiver.firing = lambda _request: Reply(503)
-    assert target("--alertmanager", receiver.url).send(CLOSED) == Answer("again", "HTTP 503")
+    assert made.send(CLOSED) == Answer("again", "HTTP 503")
     assert not receiver.requests
+    receiver.firing = lambda _request: Reply(status, body=body)
+    assert made.send(CLOSED) == Answer("sent")
+    assert [one["labels"]["severity"] for one in receiver.requests[0].json] == ["warning", "critical"]
 
 
 def test_an_alert_about_a_record_of_the_future_begins_now(receiver: Receiver) -> None:
@@ -174,7 +170,7 @@ def test_people_are_told_by_apprise(receiver: Receiver) -> None:
     assert (opened["type"], ended["type"]) == ("warning", "success")
 
 
-@pytest.mark.parametrize(("status", "kind"), [(404, "refused"), (503, "again"), (0, "again")])
+@pytest.mark.parametrize(("status", "kind"), [(404, "refused"), (503, "again")])
 def test_the_status_behind_apprise_says_whether_to_try_again(receiver: Receiver, status: int, kind: str) -> None:
     receiver.replies.append(Reply(status))
     assert target("--to", to(receiver)).send(OPENED).kind == kind
@@ -188,14 +184,11 @@ def test_the_status_behind_apprise_says_whether_to_try_again(receiver: Receiver,
     [
         (["--webhook", "htps://TOKEN@host/TOKEN"], ["--webhook htps://", "did you mean https?"]),
         (["--webhook", "slack://TOKEN/x"], ["did you mean --to?"]),
-        (["--webhook", "TOKEN"], ["--webhook ://...: it is not an address of HTTP"]),
         (["--webhook", "http://host:TOKEN/"], ["--webhook http://...: it is not an address of HTTP with a host"]),
         (["--webhook", "https:///TOKEN"], ["with a host"]),
-        (["--alertmanager", "http://alert..manager/TOKEN"], ["with a host"]),
-        (["--alertmanager", "ftp://TOKEN"], ["--alertmanager ftp://"]),
+        (["--alertmanager", "http://alert..manager/TOKEN"], ["--alertmanager http://", "with a host"]),
         (["--to", "slak://TOKEN/x"], ["--to slak://", "did you mean slack?"]),
         (["--to", "slack://TOKEN"], ["parts of it are missing"]),
-        (["--to", "TOKEN"], ["--to ://...: apprise knows no such address"]),
         (["--to", "https://host/TOKEN"], ["did you mean --webhook?"]),
         ([], ["give at least one target"]),
         (["--webhok", "http://TOKEN"], ["there is no flag --webhok; did you mean --webhook?"]),

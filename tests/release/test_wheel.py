@@ -26,19 +26,9 @@ LARGEST = 5_000_000  # bytes of the wheel
 NOT_IN_WHEEL = {"fomo_stream/weights/paper-100.safetensors"}
 
 
-def make(target: str, folder: Path, *variables: str) -> None:
+def make(target: str, folder: Path) -> None:
     """Run a target of the Makefile with the tools of this environment, which is taken as up to date."""
-    command: list[str | Path] = [
-        "make",
-        "-C",
-        ROOT,
-        target,
-        "-o",
-        ".venv/.installed-dev",
-        f"BIN={BIN}",
-        f"DIST={folder}",
-        *variables,
-    ]
+    command = ["make", "-C", str(ROOT), target, "-o", ".venv/.installed-dev", f"BIN={BIN}", f"DIST={folder}"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -88,7 +78,6 @@ def test_the_sdist_has_what_the_wheel_is_built_from(dist: Path, wheel: Path) -> 
     ("git", "version"),
     [
         ([], "0.0"),
-        (["init -q", "add .", "commit -qm first"], "0.1.dev1+"),
         (["init -q", "add .", "commit -qm first", "tag v0.1.0"], "0.1.0"),
         (["init -q", "add .", "commit -qm first", "tag v0.1.0", "commit -qm more --allow-empty"], "0.1.1.dev1+"),
     ],
@@ -182,33 +171,22 @@ def rows(installed: Installed) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_the_installed_program_is_the_wheel(installed: Installed, wheel: Path) -> None:
+def test_the_installed_program_is_the_wheel_and_its_commands_work(
+    installed: Installed, wheel: Path, rows: np.ndarray
+) -> None:
     where = installed.succeed("python", "-c", "import fomo_stream; print(fomo_stream.__file__)")
     assert where.startswith(str(installed.bin.parent))
     assert installed.succeed("fomo-stream", "--version").split() == ["fomo-stream", wheel.name.split("-")[1]]
-
-
-@pytest.mark.slow
-def test_installed_score(installed: Installed, rows: np.ndarray) -> None:
     installed.succeed("fomo-stream", "score", "rows.csv", "-o", "scored.csv", "--min-context", "100")
     with (installed.folder / "scored.csv").open() as file:
         scored = list(csv.DictReader(file))
     assert len(scored) == len(rows)
     assert scored[-1]["fomo_outlier"] == "true"
-
-
-@pytest.mark.slow
-def test_installed_demo(installed: Installed) -> None:
     shown = installed.succeed("fomo-stream", "demo", "--seconds", "4", "--report", "demo.html")
-    path = installed.folder / "demo.html"
-    assert f"report: {path}" in shown
-    assert "</html>" in path.read_text()
-
-
-@pytest.mark.slow
-def test_installed_replay(installed: Installed, rows: np.ndarray) -> None:
+    assert f"report: {installed.folder / 'demo.html'}" in shown
     installed.succeed("fomo-stream", "replay", "--file", "rows.csv", "--min-context", "100", "--report", "replay.html")
-    assert "</html>" in (installed.folder / "replay.html").read_text()
+    for report in ("demo.html", "replay.html"):
+        assert "</html>" in (installed.folder / report).read_text()
 
 
 RIVER = """

@@ -14,23 +14,9 @@ WORKFLOWS = {path.stem: path.read_text() for path in (FOLDER / "workflows").glob
 ZIZMOR = [str(Path(sys.executable).parent / "zizmor"), "--offline", "--strict-collection", "--no-progress", "--quiet"]
 
 
-def test_the_linter_finds_nothing_in_the_workflows(tmp_path: Path) -> None:
+def test_the_linter_finds_nothing_in_the_workflows() -> None:
     found = subprocess.run([*ZIZMOR, FOLDER], capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (0, ""), found.stdout
-    for good, bad, rule in (
-        ("make dist", 'echo "${{ github.event.head_commit.message }}"', "template-injection"),
-        (
-            "permissions:\n      contents: read\n    outputs",
-            "permissions: write-all\n    outputs",
-            "excessive-permissions",
-        ),
-        ("    runs-on: ubuntu", "    runs_on: ubuntu", "failed to load"),
-    ):
-        assert good in WORKFLOWS["release"]
-        (tmp_path / "bad.yml").write_text(WORKFLOWS["release"].replace(good, bad))
-        found = subprocess.run([*ZIZMOR, tmp_path / "bad.yml"], capture_output=True, text=True)
-        assert found.returncode != 0
-        assert rule in found.stdout + found.stderr
 
 
 def test_workflows_run_targets_of_the_makefile() -> None:

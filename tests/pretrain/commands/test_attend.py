@@ -20,11 +20,5 @@ def test_attended_rows_are_compared_with_random_and_dense_ones() -> None:
     farthest = distances(context, queries, apart)[0]
     assert (farthest >= by_chance).all()
     assert np.array_equal(by_chance, distances(context, queries, apart)[1])
-
-
-def test_constant_columns_and_missing_values() -> None:
-    context = np.ones((20, 2))
-    context[:, 1] = np.arange(20.0)
-    context[3, 1] = np.nan
-    for found in distances(context, context[:4], np.ones((4, 20))):
-        assert np.isfinite(found).all()
+    context[3, 1], context[:, 0] = np.nan, 1.0  # a constant column
+    assert np.isfinite(distances(context, context[:4], apart[:4])).all()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_runs import TINY
+from training_runs import DATA_FLAGS, TINY
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.model.zero_shot import ZeroShotModel
@@ -43,7 +43,7 @@ print([main(command.split()) for command in sys.argv[1:]])
 
 
 def test_training_and_evaluation_need_few_packages_and_the_rest_says_what_to_install(tmp_path: Path) -> None:
-    small = "--device cpu --set data.max_features=5 --set data.context_max=250 --set data.queries=16"
+    small = "--device cpu --set data.max_features=5 --set data.context_min=20 --set data.context_max=40"
     np.savez(tmp_path / "table.npz", X=np.eye(20), y=np.arange(20) < 3)
     commands = [
         f"train --preset tiny --steps 2 --out run {small}",
@@ -75,14 +75,13 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 def test_every_log_line_is_printed_and_the_loss_curve_drawn_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(TINY, tmp_path, "cpu", observer=RunDisplay())
+    short = replace(TINY, steps=4)
+    train(short, tmp_path, "cpu", observer=RunDisplay())
     lines, log = capsys.readouterr().err.splitlines(), read_log(tmp_path / "log.jsonl")
-    assert [line.split()[:2] for line in lines] == [
-        [f"step={x['step']}/{TINY.steps}", f"loss={x['loss']:.4f}"] for x in log
-    ]
+    assert [line.split()[:2] for line in lines] == [[f"step={x['step']}/4", f"loss={x['loss']:.4f}"] for x in log]
     first = (tmp_path / "loss.png").read_bytes()
     assert first.startswith(b"\x89PNG")
-    train(replace(TINY, steps=12), tmp_path, "cpu", observer=RunDisplay())
+    train(replace(short, steps=6), tmp_path, "cpu", observer=RunDisplay())
     assert (tmp_path / "loss.png").read_bytes() != first
 
 
@@ -92,8 +91,7 @@ def test_bf16_on_a_cpu_that_is_slow_at_it_is_pointed_out(
     able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": able}, raising=False)
-    small = ["--set", "data.max_features=3", "--set", "data.context_max=210", "--set", "data.queries=8"]
-    flags = ["train", "--preset", "tiny", "--steps", "1", "--precision", "bf16", "--device", "cpu", *small]
+    flags = ["train", "--preset", "tiny", "--steps", "1", "--precision", "bf16", *DATA_FLAGS]
     assert main([*flags, "--out", str(tmp_path)]) == 0
     assert ("ten times slower" in capsys.readouterr().err) == (not able)
 

@@ -9,7 +9,6 @@ import pytest
 from fomo_stream.errors import ConfigError
 from pretrain.__main__ import main, parser
 from pretrain.commands.flags import configuration
-from pretrain.priors.mixture import DataConfig
 from pretrain.training.presets import PRESETS
 
 
@@ -18,7 +17,7 @@ def test_flags_are_laid_over_the_preset(tmp_path: Path) -> None:
     text += " --set data.causal.shares.spikes=0.5 --set data.gmm.percentile=80.0 --set data.reuse.unique=16"
     config = configuration(parser().parse_args(text.split()))
     assert config.steps == 7
-    assert (config.data.gmm_weight, config.data.causal_weight) == (0.2, 0.8)
+    assert (config.data.gmm_weight, config.data.causal_weight, config.data.copula_weight) == (0.2, 0.8, 0.0)
     assert (config.data.batch, config.data.context_min) == (3, 50)
     assert config.data.causal.shares.spikes == 0.5
     assert config.data.gmm.percentile == 80.0
@@ -27,26 +26,11 @@ def test_flags_are_laid_over_the_preset(tmp_path: Path) -> None:
     assert config.lr == PRESETS["fusion"].lr
 
 
-def parsed(*flags: str) -> DataConfig:
-    return configuration(parser().parse_args(["train", "--out", "X", *flags])).data
-
-
-def test_weights_of_all_priors_are_given_by_one_flag() -> None:
-    data = parsed("--prior", "gmm=0.1,causal=0.6,copulas=0.3", "--set", "data.causal.shares.local=0.2")
-    assert (data.gmm_weight, data.causal_weight, data.copula_weight) == (0.1, 0.6, 0.3)
-    assert data.causal.shares.local == 0.2
-    assert parsed("--prior", "copulas=1").causal_weight == 0.0
-    with pytest.raises(ConfigError, match="there are gmm, causal, copulas"):
-        parsed("--prior", "vines=1")
-    with pytest.raises(ConfigError, match="contamination is a range"):
-        parsed("--set", "data.contamination=0.1")
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--prior", "gmm=much"], "gmm=0.3,causal=0.7"),
-        (["--prior", "copula=1"], "no prior copula"),
+        (["--prior", "copula=1"], "no prior copula; there are gmm, causal, copulas"),
         (["--set", "data.causal.colour=1"], "no setting data.causal.colour"),
         (["--set", "nonsense"], "PATH=VALUE"),
         (["--queries", "5"], "even"),
@@ -61,17 +45,14 @@ def test_weights_of_all_priors_are_given_by_one_flag() -> None:
         (["--set", "shape.fusion=1"], "shape.fusion is True or False"),
         (["--set", "minutes=soon"], "minutes is a number or none"),
         (["--set", "data=none"], "data is a group of settings"),
-        (["--set", "data.causal.shares=5"], "data.causal.shares is a group of settings"),
         (["--set", "data.gmm.components=3"], "data.gmm.components is a range"),
         (["--set", "data.copulas.structures=(1,2)"], "data.copulas.structures is 3 numbers"),
         (["--prior", "gmm=1", "--set", "data.gmm.percentile=98"], "no row would be an inlier, or an outlier"),
         (["--prior", "gmm=1", "--set", "data.reuse.unique=0"], "unique must be at least 1"),
         (["--prior", "gmm=1", "--max-features", "600"], "1 to 500 features, not 600"),
         (["--batch", "0"], "batch must be at least 1"),
-        (["--max-features", "0"], "max_features must be at least 1"),
         (["--context-max", "6000"], "up to 5000 context rows"),
         (["--minutes", "0"], "must be above 0"),
-        (["--lr", "-1"], "must be above 0"),
         (["--set", "ema=2"], "ema is a share"),
         (["--set", "period=-1"], "period must be at least 0"),
         (["--set", "min_auc=0.9", "--set", "max_auc=0.5"], "no dataset is between them"),

@@ -13,7 +13,7 @@ from scipy.stats import rankdata, wilcoxon
 
 from fomo_stream.errors import ConfigError
 from pretrain.__main__ import main
-from pretrain.evaluation.published import DEVELOPMENT, FILES, VISION, read_published, subsets
+from pretrain.evaluation.published import FILES, read_published
 from pretrain.evaluation.runs import read_runs
 
 NAMES = ("annthyroid", "glass", "wbc", "yeast", "stamps", "hepatitis", "MVTec-AD", "lymphography")
@@ -105,20 +105,6 @@ def test_files_that_are_missing_or_damaged_have_a_message(published: Path, broke
     (published / broken).write_text("nothing")
     with pytest.raises(ConfigError, match=re.escape(str(published))):
         read_published(published)
-
-
-def test_groups_of_tables_are_those_of_the_paper() -> None:
-    names = [*DEVELOPMENT, *VISION, "yelp", "Shuttle"]
-    widths = np.linspace(0, 600, len(names))
-    found = subsets(names, widths)
-    assert found["development"].sum() == len(DEVELOPMENT)
-    assert (found["development"] != found["not in development"]).all()
-    assert [name for name, plain in zip(names, found["no language, no vision"], strict=True) if not plain] == [
-        *VISION,
-        "yelp",
-    ]
-    assert (found["d ≤ 100"] == (widths <= 100)).all()
-    assert found["all"].all()
 
 
 def test_ranks_and_p_among_published_methods_are_those_of_an_independent_calculation(

@@ -61,7 +61,7 @@ def test_a_method_that_fails_is_recorded_and_tried_again(tmp_path: Path) -> None
     assert failed.error == "IndexError: too wide"
     assert np.isnan(failed.auroc)
     fixed = run_all([Pending("made", 0, task)], {"m": method(lambda x: x[:, 0])}, path, 60, 60, quiet)[0]
-    assert fixed.auroc == 100.0
+    assert (fixed.auroc, fixed.aupr, fixed.f1) == (100.0, 100.0, 100.0)
     assert read_runs(path) == [fixed]
 
 
@@ -91,6 +91,10 @@ def test_baselines_see_distances_by_their_definitions() -> None:
     order = np.argsort(distances.mean(1))
     assert (np.diff(found["dte-np"][order]) >= 0).all()  # a monotone function of the mean distance ...
     assert len(np.unique(found["dte-np"])) > 50  # ... that keeps them apart
+    of_two = methods["dte-np"](0)
+    of_two.fit(made.context[:, :2])
+    nearest = NearestNeighbors(n_neighbors=5).fit(context[:, :2]).kneighbors(queries[:, :2])[0]
+    assert of_two.score(made.queries[:, :2]) == pytest.approx(nearest.mean(1))
 
 
 # COPOD takes the sign of the skewness of context and queries together, which is chance where rows are symmetric.
@@ -100,8 +104,8 @@ def test_scores_of_a_baseline_hardly_depend_on_the_other_rows(name: str) -> None
     detector = baselines([name])[name](0)
     detector.fit(made.context)
     together = detector.score(made.queries)
-    alone = np.concatenate([detector.score(made.queries[i : i + 1]) for i in range(50)], axis=-1)
-    assert np.abs(together[..., :50] - alone).mean() <= 0.02 * together.std()
+    alone = np.concatenate([detector.score(made.queries[i : i + 1]) for i in range(10)], axis=-1)
+    assert np.abs(together[..., :10] - alone).mean() <= 0.02 * together.std()
 
 
 def test_baselines_fill_missing_values_with_the_mean_of_the_context() -> None:

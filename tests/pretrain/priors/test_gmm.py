@@ -123,16 +123,6 @@ def reuse(config: ReuseConfig) -> GmmReuse:
     return GmmReuse(GmmConfig(max_features=4), config, batch=2, inliers=12, outliers=6, seed=5, device="cpu")
 
 
-def test_an_epoch_shows_each_fresh_dataset_once_plain_and_then_transformed() -> None:
-    source = reuse(ReuseConfig(unique=4, transforms=3))
-    assert source.steps_per_epoch == 8
-    seen = [source.datasets(step, [0, 1], 90.0)[0] for step in range(8)]
-    assert not torch.equal(seen[0], seen[1])
-    for turn in range(1, 4):
-        assert seen[2 * turn].shape == seen[0].shape
-        assert not torch.allclose(seen[2 * turn], seen[0])
-
-
 def test_after_p_epochs_the_same_datasets_come_round_transformed() -> None:
     """Rows of the next round are a linear function of those of the first one; rows of other datasets are not."""
     source = reuse(ReuseConfig(unique=2, transforms=1, epochs=2))
@@ -159,15 +149,10 @@ def test_batches_with_reuse_are_a_function_of_seed_and_step_too() -> None:
     assert walked.labels.sum(1).tolist() == [3.0] * 4
 
 
-def test_the_paper_draws_new_mixtures_in_every_epoch() -> None:
-    for name in ("paper-100", "paper-100-long"):
-        counts = mixtures_over_epochs(PRESETS[name], {"unique": 4, "transforms": 2})
-        assert counts == [4, 8, 12], name
-
-
-def test_the_study_of_transforms_compares_new_mixtures_with_the_same_ones_again() -> None:
+def test_the_paper_draws_new_mixtures_in_every_epoch_and_its_study_compares_that_with_the_same_ones_again() -> None:
+    few, again, study = {"unique": 4, "transforms": 2}, {"unique": 12, "transforms": 0}, STUDIES["transform"]
+    assert mixtures_over_epochs(PRESETS["paper-100"], few) == [4, 8, 12]
     for size in ("paper", "small"):
-        study, few, again = STUDIES["transform"], {"unique": 4, "transforms": 2}, {"unique": 12, "transforms": 0}
         _, transformed, _, repeated = (configured(study.base, size, one.settings) for one in study.variants[size])
         assert mixtures_over_epochs(transformed, few) == [4, 8, 12], size
         assert mixtures_over_epochs(repeated, again) == [12, 12, 12], size

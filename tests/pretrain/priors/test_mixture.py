@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pretrain.priors.causal import KINDS, CausalConfig, OutlierShares
 from pretrain.priors.copulas import CopulaConfig, CopulaFamilies, CopulaShares, QuantileShapes
-from pretrain.priors.draws import Draws, stream_seed
+from pretrain.priors.draws import Draws
 from pretrain.priors.gmm import GmmConfig
 from pretrain.priors.marginals import GRAINS, WARPS, MarginalConfig
 from pretrain.priors.mixture import (
@@ -87,18 +87,8 @@ def test_contexts_of_every_prior_of_tables_hold_the_share_of_outliers_asked_for(
 
 
 def test_no_query_hides_in_a_contaminated_context() -> None:
-    config = DataConfig(
-        gmm_weight=1.0,
-        causal_weight=0.0,
-        copula_weight=0.0,
-        max_features=6,
-        batch=8,
-        context_min=100,
-        context_max=100,
-        queries=80,
-        contaminated_share=1.0,
-        contamination=(0.4, 0.4),
-    )
+    size: dict[str, Any] = {"max_features": 6, "batch": 8, "context_min": 100, "context_max": 100, "queries": 80}
+    config = loud_of("gmm", gmm=GmmConfig(), contaminated_share=1.0, contamination=(0.4, 0.4), **size)
     batch = BatchSource(config, 0).batch(0)
     for b, d in enumerate(batch.n_features.tolist()):
         asked = batch.queries[b, batch.labels[b] == 1, :d]
@@ -140,19 +130,11 @@ def test_the_curriculum_lowers_the_percentile_of_mixtures_after_its_share_of_the
 
 def test_priors_come_in_proportion_to_their_weights() -> None:
     """Each prior has its own number of features here."""
-    config = DataConfig(
-        gmm_weight=0.2,
-        causal_weight=0.3,
-        copula_weight=0.5,
-        max_features=30,
-        batch=400,
-        context_min=2,
-        context_max=2,
-        queries=2,
-        gmm=GmmConfig(min_features=30),
-        causal=CausalConfig(wide_share=0.0, typical_features=5.0, feature_spread=0.0),
-        copulas=CopulaConfig(wide_share=0.0, typical_features=8.0, feature_spread=0.0),
-    )
+    size: Any = {"max_features": 30, "batch": 400, "context_min": 2, "context_max": 2, "queries": 2}
+    weights: Any = {"gmm_weight": 0.2, "causal_weight": 0.3, "copula_weight": 0.5}
+    causal = CausalConfig(wide_share=0.0, typical_features=5.0, feature_spread=0.0)
+    copulas = CopulaConfig(wide_share=0.0, typical_features=8.0, feature_spread=0.0)
+    config = DataConfig(gmm=GmmConfig(min_features=30), causal=causal, copulas=copulas, **weights, **size)
     widths = BatchSource(config, 0).batch(0).n_features
     for width, share in ((30, 0.2), (5, 0.3), (8, 0.5)):
         assert abs((widths == width).float().mean() - share) < 0.07
@@ -162,17 +144,9 @@ def test_priors_come_in_proportion_to_their_weights() -> None:
 def test_a_batch_is_finite_padded_with_zeros_and_a_function_of_seed_and_step(
     seed: int, step: int, weight: float
 ) -> None:
-    config = DataConfig(
-        gmm_weight=weight,
-        causal_weight=1.01 - weight,
-        copula_weight=0.5,
-        contaminated_share=0.5,
-        max_features=6,
-        batch=3,
-        context_min=5,
-        context_max=30,
-        queries=8,
-    )
+    size: dict[str, Any] = {"max_features": 6, "batch": 3, "context_min": 5, "context_max": 30, "queries": 8}
+    weights: Any = {"gmm_weight": weight, "causal_weight": 1.01 - weight, "copula_weight": 0.5}
+    config = DataConfig(contaminated_share=0.5, **weights, **size)
     batch = BatchSource(config, seed).batch(step)
     source = BatchSource(config, seed)
     source.batch(step + 1)  # earlier batches do not matter
@@ -197,20 +171,12 @@ def test_queries_are_shuffled() -> None:
     assert len(set(first_half.tolist())) > 3
 
 
-def test_stream_seeds_of_neighbouring_steps_are_unrelated() -> None:
-    seeds = {stream_seed(s, stream, step) for s in range(5) for stream in range(5) for step in range(200)}
-    assert len(seeds) == 5 * 5 * 200
-    assert all(0 <= seed < 2**63 for seed in seeds)
-
-
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
         (DataConfig, {"context_min": 1}, "context"),
         (DataConfig, {"gmm_weight": 0.0, "causal_weight": 0.0, "copula_weight": 0.0}, "weights"),
-        (DataConfig, {"copula_weight": -0.1}, "copula_weight is a weight"),
         (DataConfig, {"contaminated_share": 1.5}, "contaminated_share is a share"),
-        (DataConfig, {"contamination": 0.1}, "contamination is a range"),
         (DataConfig, {"contamination": (0.2, 0.7)}, "contamination is a range"),
         (CausalConfig, {"strength": (3.0, 1.0)}, "strength is a range"),
         (CausalConfig, {"connections": (0.1, 1.5)}, "connections is a range"),
@@ -222,7 +188,6 @@ def test_stream_seeds_of_neighbouring_steps_are_unrelated() -> None:
         (CopulaConfig, {"mixed_families": 1.1}, "mixed_families is a share"),
         (CopulaConfig, {"structures": (0.0, 0.0, 0.0)}, "structures are three weights"),
         (CopulaConfig, {"families": CopulaFamilies(0.0, 0.0, 0.0, 0.0)}, "at least one"),
-        (MarginalConfig, {"binary": -0.1}, "weight"),
         (MarginalConfig, dict.fromkeys(GRAINS, 0.0), "weight"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,11 +27,7 @@ from pretrain.training.train import Interval, Trainer, _step, compute, learning_
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 RAW = ModelConfig(raw_features=5, evidence=False, fusion=False, layers=2, width=16, heads=2, feed_forward=16, routers=4)
-SHAPES = {
-    **{name: MODELS[name] for name in ("fusion", "tiny")},
-    "raw": RAW,
-    "z": replace(RAW, quantile=False),
-}
+SHAPES = {"fusion": MODELS["fusion"], "tiny": MODELS["tiny"], "raw": RAW, "z": replace(RAW, quantile=False)}
 CPU = torch.device("cpu")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA streams")
 
@@ -38,7 +35,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUD
 def test_training_lowers_the_loss_on_the_batches_it_sees(tmp_path: Path) -> None:
     config = TrainConfig(
         model="fusion",
-        steps=160,
+        steps=80,
         lr=0.05,
         warmup=5,
         log_every=20,
@@ -49,14 +46,6 @@ def test_training_lowers_the_loss_on_the_batches_it_sees(tmp_path: Path) -> None
     log = read_log(tmp_path / "log.jsonl")
     assert log[-1]["loss"] < 0.985 * log[0]["loss"]
     assert log[-1]["auroc"] > log[0]["auroc"]
-
-
-def test_same_seed_same_weights_and_another_seed_others(tmp_path: Path) -> None:
-    first, again, other = (
-        weights(train(replace(TINY, seed=s), tmp_path / str(i), "cpu")) for i, s in enumerate((1, 1, 2))
-    )
-    assert_same(first, again)
-    assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
 def test_datasets_outside_the_auroc_window_are_left_out_of_the_loss(tmp_path: Path) -> None:
@@ -166,17 +155,18 @@ def test_rounding_at_random_gives_one_of_the_two_neighbours_and_keeps_the_mean(v
 
 
 def test_moments_in_bf16_give_nearly_the_same_steps() -> None:
-    """Over hundreds of steps, in which a second moment changes by less than bf16 resolves."""
+    """Over thousands of steps, in which a second moment changes by less than bf16 resolves."""
     last = []
     for rounded in (False, True):
-        state, generator = State.fresh(make(RAW), rounded), torch.Generator().manual_seed(0)
-        for _ in range(300):
-            for parameter in state.model.parameters():
-                parameter.grad = torch.randn(parameter.shape, generator=generator) + 0.5
+        torch.manual_seed(0)
+        model: Any = nn.Linear(64, 64, bias=False)
+        start = model.weight.detach().clone()
+        state, generator = State.fresh(model, rounded), torch.Generator().manual_seed(0)
+        for _ in range(2000):
+            model.weight.grad = torch.randn(model.weight.shape, generator=generator) + 0.5
             state.update(0.01, 0.0, 0.0, torch.tensor(True))
-        last.append(torch.cat([p.detach().flatten() for p in state.model.parameters()]))
-    start = torch.cat([p.detach().flatten() for p in make(RAW).parameters()])
-    assert float((last[1] - last[0]).norm()) < 0.1 * float((last[0] - start).norm())
+        last.append(model.weight.detach())
+    assert float((last[1] - last[0]).norm()) < 0.02 * float((last[0] - start).norm())
 
 
 def test_interval_means_leave_out_what_did_not_count() -> None:
