@@ -261,7 +261,8 @@ class Series(changelog.State):
         if len(keyed):
             unique, at = np.unique(slots[keyed], return_inverse=True)
             of_keyed = relative[keyed]
-            step.learn_usual(self._state(None), values[keyed], at, slots[keyed], of_keyed)
+            state = self._state(None)
+            step.learn_usual(state.address, values[keyed], at, slots[keyed], of_keyed)
             relative[keyed] = of_keyed
             self.keys.mark(unique)
         return relative
