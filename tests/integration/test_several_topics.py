@@ -174,6 +174,8 @@ def test_a_topic_that_was_fenced_is_soon_scored_again(broker: Broker, monkeypatc
         ("topics: {'^a': {group: x}, b: {}}", "topics.^a.group: each topic needs a group of its own"),
         ("topics: [a, b]", "line 1: topics needs settings by topic"),
         ("topics: {a: {}, '^(': {}}", "line 1: topics has an invalid pattern, '^('"),
+        ("topic: '^a'\ngroup: x", "each needs a group of its own"),
+        ("topic: 'a,^('", "has an invalid pattern"),
         ("topic: ', ,'", "names no topic"),
     ],
 )
@@ -183,6 +185,17 @@ def test_mistakes_are_found_at_the_start(tmp_path: Path, lines: str, words: str)
     with pytest.raises(ConfigError) as caught:
         TopicCatalog(ServiceSettings, {"config": str(config)}).check()
     assert words in str(caught.value)
+
+
+def test_a_pattern_leaves_out_the_outputs_of_its_topics() -> None:
+    catalog = TopicCatalog(
+        ServiceSettings, {"topic": "^plant,x", "group": "g-{topic}", "alerts": "plant-alerts", "out": "plant-{topic}"}
+    )
+    listed = ["plant-1", "plant-plant-1", "plant-2-dead-letters", "plant-x", "plant-alerts", "g-x-x-state", "__plant"]
+    settings, errors = catalog.topics(listed)
+    assert list(settings) == ["x", "plant-1"]
+    assert not errors
+    assert settings["plant-1"].group == "g-plant-1"
 
 
 def test_a_pattern_leaves_out_the_outputs_of_sections_also_of_topics_that_are_gone(tmp_path: Path) -> None:

@@ -130,9 +130,10 @@ def test_the_first_entry_of_its_kind_is_the_schema_and_one_that_is_not_readable_
     entries = ((b"other", ["x"]), (KIND + b"1", ["a", "b"]), (KIND + b"2", ["c"]))
     schema = state_topic(broker, *((key, {"features": names}) for key, names in entries))
     assert schema.stored() == Schema(("a", "b"))
-    content = {"features": ["a"], "categorical": ["b"]}
-    with pytest.raises(BrokerError, match="not readable"):
-        state_topic(broker, (KIND + b"1", content)).stored()
+    contents: list[object] = [{"features": ["a"], "categorical": ["b"]}, {"categorical": []}, 3]
+    for content in contents:
+        with pytest.raises(BrokerError, match="not readable"):
+            state_topic(broker, (KIND + b"1", content)).stored()
 
 
 def test_what_the_model_cannot_take_is_refused_before_the_group_is_bound_to_it(broker: Broker, tmp_path: Path) -> None:
