@@ -31,6 +31,15 @@ from fomo_stream.settings.sources import TABLES
 # Short enough for a test to see a dead member leave; the minimum of Apache Kafka.
 CLIENT = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "300", "topic.metadata.refresh.interval.ms": "1000"}
 
+# `fomo-stream`, which looks at its files and topics more often.
+QUICK = """
+from fomo_stream.cli.main import program
+from fomo_stream.kafka import settings_file, topic_services
+from fomo_stream.kafka.topics import watch
+settings_file.CHECK_S, watch.WATCH_INTERVAL_S, topic_services.LISTING_S = 0.1, 0.5, 0.5
+program()
+"""
+
 
 def unique(name: str) -> str:
     """A topic or group name that no other test has."""
@@ -132,6 +141,29 @@ class Running:
         self.stop()
 
 
+@contextmanager
+def in_thread(service: Any) -> Iterator[list[BaseException]]:
+    """Anything with `run` and `stop`, in a thread. Yields errors that end it; they are raised again at the end."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            service.run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield errors
+    finally:
+        service.stop()
+        thread.join(60)
+        assert not thread.is_alive(), "the service did not stop"
+        for error in errors:
+            raise error
+
+
 def refusal(settings: ServiceSettings) -> FomoError:
     """The error of a service that cannot continue."""
     with pytest.raises(FomoError) as caught, Running(settings) as running:
@@ -197,29 +229,6 @@ def flags_of(settings: ServiceSettings) -> list[str]:
 def results(messages: list[Any]) -> list[dict[str, Any]]:
     """The JSON values of messages."""
     return [json.loads(message.value()) for message in messages]
-
-
-def check_alerts(outputs: list[Any], written: list[Any], field: str = "fomo") -> None:
-    """The topic of alerts has each outlier of the outputs once, and no incident is summed up twice or wrongly."""
-    sums: list[tuple[Any, dict[str, Any]]] = []
-    alerts: list[tuple[Any, dict[str, Any]]] = []
-    for message, content in zip(written, results(written), strict=True):
-        (sums if content[field]["status"] == "closed" else alerts).append((message, content[field]))
-    outliers = [one for one, content in zip(outputs, results(outputs), strict=True) if content[field]["outlier"]]
-    assert sorted(content_of(one) for one, _ in alerts) == sorted(map(content_of, outliers))
-    incidents: dict[str, list[dict[str, Any]]] = {}
-    for _, alert in sorted(alerts, key=lambda item: item[1]["offset"]):
-        incidents.setdefault(alert["incident"], []).append(alert)
-    assert sums
-    assert len({summary["incident"] for _, summary in sums}) == len(sums)
-    for message, summary in sums:
-        members = incidents[summary["incident"]]
-        first = members[0]
-        assert summary["incident"] == f"{first['partition']}-{first['offset']}"
-        assert (summary["partition"], message.partition()) == (first["partition"], first["partition"])
-        places = summary["from"]["offset"], summary["to"]["offset"], summary["records"]
-        assert places == (first["offset"], members[-1]["offset"], len(members))
-        assert summary["worst"]["p_value"] == min(alert["p_value"] for alert in members)
 
 
 def content_of(message: Any) -> tuple[int, bytes, bytes]:

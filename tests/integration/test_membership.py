@@ -70,19 +70,6 @@ def test_an_instance_that_is_killed_gets_its_partitions_back_and_one_that_is_sto
         wait_for(lambda: not broker.members(group), "the group to have no members")
 
 
-def test_with_the_protocol_consumer_a_named_instance_keeps_its_place_and_says_so(
-    broker: Broker, real_kafka: None, tmp_path: Path
-) -> None:
-    topic = unique("sensors")
-    broker.create_topic(topic)
-    settings = make_settings(broker, topic, instance_id="pod-0", kafka={"group.protocol": "consumer"})
-    with command(tmp_path / "log", settings) as running:
-        running.wait_for_log(" assigned ")
-        assert running.terminate() == 0, running.text()
-    assert 'group_not_left reason="group.protocol is consumer"' in running.text()
-    assert set(broker.members(settings.group)) == {"pod-0"}
-
-
 def test_a_group_of_another_program_is_named_in_the_log(broker: Broker, real_kafka: None, tmp_path: Path) -> None:
     topic = unique("sensors")
     broker.create_topic(topic)
@@ -134,25 +121,18 @@ def is_stopped(process_id: int) -> bool:
     return Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
 
-def wait_until_frozen(frozen: Command) -> None:
-    wait_for(lambda: is_stopped(frozen.process.pid), "the instance to be suspended", 60)
-
-
 def is_settled(settings: ServiceSettings, members: int) -> bool:
     """Whether the group has no rebalance under way, and so many members."""
     group = describe_group(settings)
     return len(group.members) == members and group.state == ConsumerGroupState.STABLE
 
 
-def places(broker: Broker, topic: str) -> list[tuple[int, int]]:
-    return [(found["fomo"]["partition"], found["fomo"]["offset"]) for found in results(broker.read(topic))]
-
-
 def check_each_is_scored_once(broker: Broker, settings: ServiceSettings, count: int) -> None:
     wait_for(lambda: broker.committed(settings.group, settings.topic) == count, "all to be committed", 120)
     # the open transaction of a member that was killed hides later results until the broker ends it
     broker.wait_for_transactions(settings.out)
-    found = collections.Counter(places(broker, settings.out))
+    scored = [one["fomo"] for one in results(broker.read(settings.out))]
+    found = collections.Counter((one["partition"], one["offset"]) for one in scored)
     assert [place for place, times in found.items() if times > 1] == []
     assert len(found) == count
 
@@ -180,7 +160,7 @@ def test_where_the_broker_assigns_a_removed_member_leaves_its_partitions_alone_t
             broker.produce(topic, readings(200), partition=number)
         wait_for(lambda: broker.committed(group, topic) == total, "the first records")
         with command(tmp_path / "heir.log", settings["heir"]) as heir:
-            wait_until_frozen(frozen)
+            wait_for(lambda: is_stopped(frozen.process.pid), "the instance to be suspended")
             for number in (0, 1):
                 heir.wait_for_log(f"restored topic={topic} partition={number}")
             frozen.process.send_signal(signal.SIGCONT)
@@ -222,7 +202,7 @@ def test_where_the_broker_assigns_members_join_leave_and_are_killed_and_each_rec
     wait_for(lambda: not broker.members(settings.group), "the group to have no members")
 
 
-def test_where_the_broker_assigns_a_second_instance_of_a_name_is_refused_and_the_first_goes_on(
+def test_where_the_broker_assigns_a_second_instance_of_a_name_is_refused_and_the_first_keeps_its_place(
     assigning_broker: Cluster, tmp_path: Path
 ) -> None:
     broker, topic = assigning_broker, unique("names")
@@ -235,3 +215,6 @@ def test_where_the_broker_assigns_a_second_instance_of_a_name_is_refused_and_the
             assert "another instance has the same --instance-id" in second.text()
         broker.produce(topic, readings(100))
         wait_for(lambda: broker.committed(settings.group, topic) == 100, "all records to be committed")
+        assert first.terminate() == 0, first.text()
+    assert 'group_not_left reason="group.protocol is consumer"' in first.text()
+    assert set(broker.members(settings.group)) == {"name"}

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from brokers import Broker, wait_for
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from fastavro import parse_schema, schemaless_writer
 from registries import Proxy
-from services import Command, unique
+from services import CLIENT, Command, in_thread, unique
 
 sys.path.append(str(Path(__file__).parents[1] / "notify"))
 
@@ -29,12 +28,12 @@ from receivers import Receiver, Reply, Request, receiving
 
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
-from fomo_stream.notify import policy, targets
+from fomo_stream.notify import follower, notifier, policy, targets
 from fomo_stream.notify.notifier import Notifier, print_messages
 from fomo_stream.records.result_schema import RESULT, as_written
 from fomo_stream.settings.notify import NotifySettings
 
-QUICK = ["--kafka.session.timeout.ms=6000", "--kafka.topic.metadata.refresh.interval.ms=1000"]
+QUICK = [f"--kafka.{name}={value}" for name, value in CLIENT.items()]
 
 
 @pytest.fixture
@@ -55,6 +54,8 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(policy, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(targets, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(notifier, "TOPIC_POLL_S", 0.3)
+    monkeypatch.setattr(follower, "COMMIT_S", 0.2)
 
 
 def write(broker: Broker, topic: str, *results: dict[str, Any], keys: list[str] | None = None) -> None:
@@ -71,25 +72,9 @@ def flags_of(broker: Broker, topic: str, *flags: str) -> list[str]:
 def telling(broker: Broker, topic: str, *flags: str) -> Iterator[Notifier]:
     """The service in this process, once it is ready. An error that ends it is raised at the end."""
     service = Notifier(parse(NotifySettings, flags_of(broker, topic, *flags), command="notify"))
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            service.run()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with in_thread(service) as errors:
         wait_for(lambda: errors or not service.not_ready(), "notify to be ready")
         yield service
-    finally:
-        service.stop()
-        thread.join(60)
-        assert not thread.is_alive()
-        for error in errors:
-            raise error
 
 
 def group_of(topic: str, receiver: Receiver) -> str:
@@ -194,31 +179,27 @@ def test_while_what_was_held_back_cannot_be_told_the_group_keeps_its_member_and_
 def test_what_a_killed_process_has_not_committed_is_told_again_with_the_same_name(
     broker: Broker, topic: str, receiver: Receiver, tmp_path: Path
 ) -> None:
-    def start(name: str) -> Command:
-        flags = flags_of(broker, topic, "--webhook", receiver.url, "--log-level", "info")
-        return Command(tmp_path / name, "notify", *flags)
-
+    flags = "--webhook", receiver.url
     write(broker, topic, alert(1))
-    first = start("first")
-    first.wait_for_log(" assigned ")
-    first.kill()
+    with telling(broker, topic, *flags):
+        pass
     write(broker, topic, alert(2))  # after the first start, and while nobody reads
-    second = start("second")
+    killed = Command(tmp_path / "killed", "notify", *flags_of(broker, topic, *flags))
 
     def killing(request: Request) -> Reply:
         if request.json["kind"] == "closed":
-            os.kill(second.process.pid, signal.SIGKILL)
+            os.kill(killed.process.pid, signal.SIGKILL)
         return Reply()
 
     receiver.answer = killing
     write(broker, topic, closed(2, 4))
     receiver.wait_for(lambda requests: len(requests) == 2)
-    second.process.wait(60)
+    killed.process.wait(60)
     receiver.answer = None
-    third = start("third")
+    later = Command(tmp_path / "later", "notify", *flags_of(broker, topic, *flags))
     receiver.wait_for(lambda requests: len(requests) >= 3)
     wait_for(lambda: broker.committed(group_of(topic, receiver), topic) == 3, "the commit")
-    assert third.terminate() == 0, third.text()
+    assert later.terminate() == 0, later.text()
     assert set(names(receiver)) == {"sensors:0-2:opened", "sensors:0-2:closed"}
     assert names(receiver)[-1] == "sensors:0-2:closed", "the one that was answered and not committed came again"
 

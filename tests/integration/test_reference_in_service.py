@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from brokers import Broker, wait_for
-from services import Command, changed, command, readings, refusal, results, sensors
+from services import Running, changed, readings, refusal, results, sensors
 
 from fomo_stream.cli.main import main
+from fomo_stream.kafka import references
 from fomo_stream.kafka.group.agreed_reference import GroupReference
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service_settings import ServiceSettings
@@ -42,17 +41,28 @@ def settings(broker: Broker) -> ServiceSettings:
     return made
 
 
-@contextmanager
-def scoring(broker: Broker, log: Path, settings: ServiceSettings, until: int) -> Iterator[Command]:
-    """The service; at the end it has scored this many records."""
-    with command(log, settings) as running:
-        yield running
-        wait_for(lambda: broker.committed(settings.group, settings.topic) == until, f"{until} records", 120)
-        assert running.terminate() == 0, running.text()
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level("INFO", "fomo_stream")
+    return caplog
 
 
-def digests(running: Command) -> set[str]:
-    return set(re.findall(r"digest=(\w+)", running.text()))
+def score_all(broker: Broker, settings: ServiceSettings, until: int) -> None:
+    """Run the service until it has scored this many records."""
+    with Running(settings):
+        wait_for(lambda: broker.committed(settings.group, settings.topic) == until, f"{until} records")
+
+
+def stored(broker: Broker, settings: ServiceSettings) -> dict[bytes, bytes]:
+    """What the group has stored of its reference."""
+    entries = {
+        one.key(): one.value() for one in broker.read(settings.state_topic) if one.key().startswith(b"reference")
+    }
+    return {key: value for key, value in entries.items() if value is not None}
+
+
+def digests(log: pytest.LogCaptureFixture) -> set[str]:
+    return set(re.findall(r"digest=(\w+)", log.text))
 
 
 def replay(settings: ServiceSettings, *flags: str) -> int:
@@ -66,33 +76,29 @@ def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
     broker: Broker,
     settings: ServiceSettings,
     tmp_path: Path,
+    log: pytest.LogCaptureFixture,
     restored_logging: None,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    with scoring(broker, tmp_path / "one", settings, 2 * COUNT) as one:
-        pass
-    assert f"reference_stored range={GOOD} " in one.text()
-    assert f"reference range={GOOD} records=240 keys=2 " in one.text()
+    score_all(broker, settings, 2 * COUNT)
+    assert f"reference_stored range={GOOD} " in log.text
+    assert f"reference range={GOOD} records=240 keys=2 " in log.text
+    first = stored(broker, settings)
     fill(broker, settings, COUNT, 100, shift=15.0)
     alone = ["--features", "temperature,motor.rpm", "--context-size", "100"]
     assert replay(settings, *alone, "--scores-file", str(tmp_path / "scores.jsonl")) == 0
     expected = sorted((tmp_path / "scores.jsonl").read_bytes().splitlines())
     broker.delete_records({(settings.topic, number): COUNT for number in range(2)})
-    both = [changed(settings, instance_id=name) for name in ("two", "three")]
-    with command(tmp_path / "two", both[0]) as two, command(tmp_path / "three", both[1]) as three:
-        for each in (two, three):
-            each.wait_for_log(" started ")
-        wait_for(lambda: broker.committed(settings.group, settings.topic) == 2 * (COUNT + 100), "all", 120)
-        for each in (two, three):
-            assert each.terminate() == 0, each.text()
-            assert digests(each) == digests(one)
-            assert "reference_stored" not in each.text()
+    two, three = (Running(changed(settings, instance_id=name)) for name in ("two", "three"))
+    with two, three:
+        wait_for(lambda: two.service.ready and three.service.ready, "both instances")
+        wait_for(lambda: broker.committed(settings.group, settings.topic) == 2 * (COUNT + 100), "all records")
+    assert stored(broker, settings) == first
     outputs = broker.read(settings.out, at_least=len(expected))
     assert sorted(message.value() for message in outputs) == expected
-    late = [one["fomo"]["outlier"] for one in results(outputs) if one["n"] >= COUNT]
-    assert sum(late) == 200
+    assert sum(one["fomo"]["outlier"] for one in results(outputs) if one["n"] >= COUNT) == 200
     assert replay(settings, "--group", settings.group) == 0
     capsys.readouterr()
     assert replay(settings, *alone) == 5
@@ -100,50 +106,48 @@ def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
     assert "give a range that the topic has, or a file" in str(refusal(changed(settings, group="other")))
 
 
-def test_times_that_are_not_in_order_are_told(broker: Broker, tmp_path: Path) -> None:
+def test_times_that_are_not_in_order_are_told(broker: Broker, log: pytest.LogCaptureFixture) -> None:
     """The range of one partition ends with its first device, and that of the other is empty."""
     made = sensors(broker, 2, {"retention.ms": "-1"}, alert_rate=0.02, reference="2026-10-01T01:00/2026-10-01T03:00")
     for key in ("a", "b"):
         times = range(BEGAN, BEGAN + COUNT * MINUTE, MINUTE)
         broker.produce(made.topic, readings(COUNT), (key for _ in times), times, partition=0)
     broker.produce(made.topic, readings(50), ("c" for _ in range(50)), [BEGAN] * 50, partition=1)
-    with scoring(broker, tmp_path / "one", made, 2 * COUNT + 50) as one:
-        pass
-    assert "records=120 keys=1 " in one.text()
-    lines = [line for line in one.text().splitlines() if " check_reference " in line]
+    score_all(broker, made, 2 * COUNT + 50)
+    assert "records=120 keys=1 " in log.text
+    lines = [line for line in log.text.splitlines() if " check_reference " in line]
     assert f"{made.topic}[1] has no record in the range" in lines[0]
     assert "120 of the next 420 records have times in it" in lines[1]
 
 
-def test_another_range_replaces_the_stored_one(broker: Broker, settings: ServiceSettings, tmp_path: Path) -> None:
+def test_another_range_replaces_the_stored_one(
+    broker: Broker, settings: ServiceSettings, log: pytest.LogCaptureFixture
+) -> None:
     later = changed(settings, reference="2026-10-01T01:00/2026-10-01T04:00")
-    with scoring(broker, tmp_path / "one", settings, 2 * COUNT) as one:
-        pass
+    score_all(broker, settings, 2 * COUNT)
     fill(broker, settings, COUNT, 10)
-    with scoring(broker, tmp_path / "two", later, 2 * (COUNT + 10)) as two:
-        pass
-    assert f"reference_stored range={later.reference} " in two.text()
-    assert f" replaces={GOOD}" in two.text()
-    assert f"reference range={later.reference} records=360 keys=2 " in two.text()
-    assert f"reference topic={settings.topic} partition=1 offset={COUNT} digest=" in two.text()
-    assert not digests(one) & digests(two)
-    stored = {one.key(): one.value() for one in broker.read(settings.state_topic) if one.key().startswith(b"reference")}
-    assert sum(value is not None for value in stored.values()) == 1
+    first = digests(log)
+    log.clear()
+    score_all(broker, later, 2 * (COUNT + 10))
+    assert f"reference_stored range={later.reference} " in log.text
+    assert f" replaces={GOOD}" in log.text
+    assert f"reference range={later.reference} records=360 keys=2 " in log.text
+    assert f"reference topic={settings.topic} partition=1 offset={COUNT} digest=" in log.text
+    assert first
+    assert not first & digests(log)
+    assert len(stored(broker, settings)) == 1
 
 
-@pytest.mark.parametrize(
-    ("reference", "reason"),
-    [
-        ("2020-01-01/2020-01-02", "there are no records in the range --reference 2020-01-01/2020-01-02; the topic has"),
-        ("2026-10-01/2026-10-01T00:20", "20: the reference has 40 usable rows; at least 53 are needed; give more rows"),
-        ("2026-10-01/2199-01-01", "--reference 2026-10-01/2199-01-01 has not ended yet, and it is read only once; gi"),
-    ],
-)
-def test_a_range_that_cannot_be_used(broker: Broker, settings: ServiceSettings, reference: str, reason: str) -> None:
-    for features in (settings.features, None):  # named, or inferred from the first records
+def test_a_range_that_cannot_be_used_is_refused_and_not_stored(broker: Broker, settings: ServiceSettings) -> None:
+    for reference, features, reason in (
+        ("2020-01-01/2020-01-02", settings.features, "there are no records in the range --reference 2020-01-01/2020-"),
+        ("2026-10-01/2026-10-01T00:20", settings.features, "the reference has 40 usable rows; at least 53 are needed"),
+        ("2026-10-01/2026-10-01T00:20", None, "the reference has 40 usable rows; at least 53 are needed"),  # inferred
+        ("2026-10-01/2199-01-01", settings.features, "--reference 2026-10-01/2199-01-01 has not ended yet"),
+    ):
         wrong = changed(settings, reference=reference, features=features, group="named" if features else "inferred")
         assert reason in str(refusal(wrong))
-        assert not any(one.key().startswith(b"reference") for one in broker.read(wrong.state_topic))
+        assert not stored(broker, wrong)
 
 
 def test_instances_that_store_at_the_same_time_use_the_same(broker: Broker) -> None:
@@ -166,8 +170,14 @@ def test_instances_that_store_at_the_same_time_use_the_same(broker: Broker) -> N
     assert GroupReference(changed(settings, key="site"), schema).stored() is None
 
 
-def test_a_replaced_file_is_taken_and_a_wrong_one_is_not(broker: Broker, tmp_path: Path) -> None:
+def test_a_replaced_file_is_taken_and_a_wrong_one_is_not(
+    broker: Broker, tmp_path: Path, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references, "CHECK_S", 0.1)
     n = 0
+
+    def wait_for_log(words: str) -> None:
+        wait_for(lambda: words in log.text, f"the log to say {words!r}")
 
     def put(records: list[Any], text: str = "") -> None:
         lines = [f"{one['temperature']},{one['motor']['rpm']}" for one in records]
@@ -186,12 +196,12 @@ def test_a_replaced_file_is_taken_and_a_wrong_one_is_not(broker: Broker, tmp_pat
     file = tmp_path / "good.csv"
     put(readings(300, seed=99))
     settings = sensors(broker, alert_rate=0.02, reference=file, instance_id="one")
-    with command(tmp_path / "one", settings) as one:
+    with Running(settings):
         assert sum(scored(60, 0.0)) <= 3
         assert all(scored(20, 30.0))
         hot = [{**one, "temperature": one["temperature"] + 30.0} for one in readings(300, seed=98)]
         put(hot)
-        one.wait_for_log(f" reference topic={settings.topic} partition=0 offset=80 ")
+        wait_for_log(f" reference topic={settings.topic} partition=0 offset=80 ")
         assert sum(scored(60, 30.0)) <= 3
         assert all(scored(10, 0.0))
         for text, records, reason in (
@@ -200,17 +210,16 @@ def test_a_replaced_file_is_taken_and_a_wrong_one_is_not(broker: Broker, tmp_pat
             ("", [], f"--reference {file}: the reference has 0 usable rows; at least 53 are needed"),
         ):
             put(records, text)
-            one.wait_for_log(f' reference_not_read reason="{reason}')
+            wait_for_log(f' reference_not_read reason="{reason}')
         file.unlink()
-        one.wait_for_log("cannot read ")
+        wait_for_log("cannot read ")
         assert sum(scored(20, 30.0)) <= 3
         put(readings(300, seed=97))
-        one.wait_for_log(f" reference topic={settings.topic} partition=0 offset=170 ")
+        wait_for_log(f" reference topic={settings.topic} partition=0 offset=170 ")
         assert sum(scored(20, 0.0)) <= 3
-        assert len(digests(one)) == 3
+        assert len(digests(log)) == 3
+        log.clear()
         put(hot)
-        one.kill()
-    with command(tmp_path / "two", settings) as two:
+    with Running(settings):
         assert sum(scored(20, 30.0)) <= 3
-        assert f" reference topic={settings.topic} partition=0 offset=190 " in two.text()
-        assert two.terminate() == 0, two.text()
+        assert f" reference topic={settings.topic} partition=0 offset=190 " in log.text

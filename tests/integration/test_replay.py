@@ -75,9 +75,8 @@ def test_a_replay_that_cannot_be_says_so_in_one_sentence(broker: Broker, replay:
         (["--group", settings.group], 8, "has never run on topic"),
     ):
         found, errors = replay(settings, *flags)
-        assert found == code, errors
+        assert (found, errors.count("\n")) == (code, 1)
         assert words in errors
-        assert len(errors.splitlines()) == 1
 
 
 # --- what is read
@@ -122,13 +121,9 @@ def test_records_are_decoded_as_the_service_decodes_them(broker: Broker, topic: 
     assert [one.error.reason if one.error else None for one in found[40:]] == ["not_json", "tombstone", None, None]
     assert [one.raw for one in found[42:]] == ODD[2:]
     assert len(read(plan.part(1), 1)) == 10
-
-
-def test_a_later_start_warms_up_and_says_so(broker: Broker, topic: str) -> None:
-    plan = plan_of(broker, topic, from_="5", features=("flow",))
-    assert plan.notes[0].startswith("Warms up: the first 200 records of each partition have no score")
-    assert plan.schema.features == ("flow",)
-    assert read(plan)[0].offset == plan.source.start(0) == 5
+    later = plan_of(broker, topic, from_="5", features=("flow",))
+    assert later.notes[0].startswith("Warms up: the first 200 records of each partition have no score")
+    assert read(later)[0].offset == later.source.start(0) == 5
 
 
 def test_features_are_inferred_from_the_first_records_that_have_any(broker: Broker) -> None:

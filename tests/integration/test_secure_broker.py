@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from documents import listed_acls
-from receivers import Reply, Request, certificate, receiving, server_context
+from receivers import Receiver, Reply, Request, certificate, receiving, server_context
 from services import CLIENT, Command, Running, command, readings, refusal, results
 
 from fomo_stream.admin.redrive import send_dead_letters
 from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
 from fomo_stream.kafka import certificates
+from fomo_stream.kafka.broker import clients
 from fomo_stream.settings.commands import RedriveSettings
 from fomo_stream.settings.service_settings import ServiceSettings
 
@@ -58,18 +58,11 @@ class IdentityProvider:
         self.tokens: list[str] = []
         self._key, self.certificate = os.urandom(32), certificate(folder)
 
-    def __enter__(self) -> IdentityProvider:
-        self._keys, self._endpoint = receiving(), receiving(server_context(self.certificate))
-        keys, endpoint = self._keys.__enter__(), self._endpoint.__enter__()
+    def serve(self, keys: Receiver, endpoint: Receiver) -> None:
         key = {"kty": "oct", "kid": "a", "alg": "HS256", "use": "sig", "k": _base64(self._key)}
         keys.firing = lambda _request: Reply(body=json.dumps({"keys": [key]}).encode())
         endpoint.answer = self._token
         self.keys_url, self.token_url = f"{keys.url}/keys", f"{endpoint.url}/token"
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._endpoint.__exit__(*error)
-        self._keys.__exit__(*error)
 
     def _token(self, request: Request) -> Reply:
         login = f"Basic {base64.b64encode(f'{USER}-client:{self.secret}'.encode()).decode()}"
@@ -131,13 +124,7 @@ class SecureKafka(Kafka):
     def options(self) -> dict[str, Any]:
         port = free_ports()
         self.address, self.mutual_address = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
-        self.certificate = self._folder / "certificate.pem"
-        files = ["-keyout", str(self._folder / "key.pem"), "-out", str(self.certificate)]
-        subject = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
-        openssl = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-        subprocess.run([*openssl, *files, *subject], check=True, capture_output=True)
-        store = self._folder / "store.pem"
-        store.write_text((self._folder / "key.pem").read_text() + self.certificate.read_text())
+        self.certificate = certificate(self._folder)  # and its key
         self.authority = Authority(self._folder)
         login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
         listeners = f"PLAINTEXT://{self.bootstrap},SECURE://{self.address},MUTUAL://{self.mutual_address}"
@@ -145,9 +132,9 @@ class SecureKafka(Kafka):
         return {
             "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self._port + 1}",
             "advertised.listeners": listeners,
-            "listener.security.protocol.map": ("PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL,MUTUAL:SSL"),
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL,MUTUAL:SSL",
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": store,
+            "ssl.keystore.location": self.certificate,
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": self.authority.certificate,
             "listener.name.mutual.ssl.client.auth": "required",
@@ -210,7 +197,9 @@ def named(acl: AclBinding) -> str:
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IdentityProvider]:
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl, which a secure broker needs")
-    with IdentityProvider(tmp_path_factory.mktemp("provider")) as provider:
+    provider = IdentityProvider(tmp_path_factory.mktemp("provider"))
+    with receiving() as keys, receiving(server_context(provider.certificate)) as endpoint:
+        provider.serve(keys, endpoint)
         yield provider
 
 
@@ -263,12 +252,10 @@ def test_the_permissions_of_the_guide_are_enough_to_score_and_to_redrive(kafka: 
 @pytest.mark.parametrize("missing", FOR_SERVICE, ids=named)
 def test_the_service_names_a_permission_that_is_missing(kafka: SecureKafka, missing: AclBinding) -> None:
     kafka.permit([acl for acl in FOR_SERVICE if acl is not missing])
-    words = (
-        "transactional ids" if missing.restype == ResourceType.TRANSACTIONAL_ID else f"not permitted: {named(missing)};"
-    )
+    is_of_transactions = missing.restype == ResourceType.TRANSACTIONAL_ID
     error = refusal(settings(kafka))
     assert isinstance(error, NotPermittedError)
-    assert words in str(error)
+    assert ("transactional ids" if is_of_transactions else f"not permitted: {named(missing)};") in str(error)
     assert "\n" not in str(error)
 
 
@@ -283,20 +270,16 @@ def test_redrive_names_a_permission_that_is_missing(kafka: SecureKafka, missing:
     assert "\n" not in str(error.value)
 
 
-def test_a_wrong_password_and_an_unknown_certificate_are_refused(kafka: SecureKafka) -> None:
+def test_a_wrong_password_and_an_unknown_certificate_are_refused(
+    kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "START_TIMEOUT_S", 2.0)
     wrong = {**kafka.secrets(), "sasl.password": "wrong-horse"}
     unknown = {key: value for key, value in kafka.secrets().items() if key != "ssl.ca.location"}
-
-    def refusal(client: dict[str, str]) -> str:
-        with pytest.raises(BrokerError) as error:
+    for client, words in ((wrong, "Authentication failed"), (unknown, "certificate")):
+        with pytest.raises(BrokerError, match=words) as error:
             send_dead_letters(RedriveSettings(dead_letters="t", bootstrap=kafka.address, kafka=client))
-        return str(error.value)
-
-    with ThreadPoolExecutor(2) as pool:
-        of_password, of_broker = pool.map(refusal, (wrong, unknown))
-    assert "Authentication failed" in of_password
-    assert "wrong-horse" not in of_password
-    assert "certificate" in of_broker
+        assert "wrong-horse" not in str(error.value)
 
 
 def diagnosis(kafka: SecureKafka, capsys: pytest.CaptureFixture[str], **changes: str) -> tuple[int, dict[str, str]]:
@@ -328,22 +311,21 @@ def test_the_doctor_is_content_with_the_permissions_of_the_guide(
 def test_a_group_can_be_looked_at_by_a_user_who_may_only_look(
     kafka: SecureKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    acls = [
-        binding("topic", "sensors", "literal", "describe"),
-        binding("group", "fomo-stream", "literal", "describe"),
-        binding("topic", "fomo-stream-sensors-state", "literal", "read"),
-    ]
+    looking = ("topic", "sensors", "describe"), ("group", "fomo-stream", "describe")
+    state = ("topic", "fomo-stream-sensors-state", "read")
+    acls = [binding(kind, name, "literal", operation) for kind, name, operation in (*looking, state)]
     secrets = [f"--kafka.{key}={value}" for key, value in kafka.secrets().items()]
-    command = ["group", "--topic", "sensors", "--bootstrap", kafka.address, *secrets]
-    kafka.permit(acls)
-    assert main(command) == 0
-    assert "group fomo-stream on topic sensors" in capsys.readouterr().out
-    for missing in acls:
+    for missing in (None, *acls):
         kafka.permit([acl for acl in acls if acl is not missing])
-        assert main(command) == NotPermittedError.exit_code
+        code = main(["group", "--topic", "sensors", "--bootstrap", kafka.address, *secrets])
         shown = capsys.readouterr()
-        assert named(missing) in shown.err
-        assert shown.err.count("\n") == 1
+        if missing is None:
+            assert code == 0
+            assert "group fomo-stream on topic sensors" in shown.out
+        else:
+            assert code == NotPermittedError.exit_code
+            assert named(missing) in shown.err
+            assert shown.err.count("\n") == 1
         assert PASSWORD not in shown.err
 
 
@@ -374,7 +356,7 @@ def test_tokens_are_enough_for_all_clients_and_are_renewed(
     with command(tmp_path / "service", settings(kafka, **options)) as service:
         wait_until_scored(kafka, 1000)
         first = len(provider.tokens)
-        wait_for(lambda: len(provider.tokens) > 3 * first, "each client to need another token, and a third one")
+        wait_for(lambda: len(provider.tokens) >= 2 * first, "each client to need another token")
         wait_until_scored(kafka, 2000)
         assert service.terminate() == 0
     text = service.text()

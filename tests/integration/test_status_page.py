@@ -73,13 +73,9 @@ def test_a_snapshot_follows_lag_contexts_and_open_transactions(broker: Broker) -
         wait_for(lambda: partitions()[0].committed == 300, "the commit of all records")
         zero, one = partitions()
         assert (zero.number, zero.end, zero.lag, zero.oldest_unscored_s) == (0, 300, 0, 0.0)
-        assert zero.detector.records == 300
-        assert zero.detector.generation >= 1
-        assert zero.detector.context_rows == 100
-        assert zero.detector.trimmed_rows > 0
+        assert (zero.detector.records, zero.detector.context_rows) == (300, 100)
         assert zero.generation_age_s is not None
         assert (one.detector.records, one.detector.generation, one.generation_age_s) == (0, 0, None)
-
         producer = Producer({**broker.config, "transactional.id": unique("producer")})
         producer.init_transactions(20)
         producer.begin_transaction()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from pipelines import Instance, Recording, as_record, record, restored
+from pipelines import Instance, Recording, as_record, restored
 
 from fomo_stream.kafka.delivery.base import Output
 from fomo_stream.kafka.observer import Observer
@@ -110,15 +109,6 @@ def sending() -> tuple[Recording, Outputs]:
     return delivery, Outputs(settings, its, lambda: COUNTS, codec_for(settings, of_service=True)[0], Observer())
 
 
-@pytest.mark.parametrize("topic", ["a", "t-scores"])
-def test_an_alert_that_one_topic_refuses_is_a_dead_letter_and_in_neither(topic: str) -> None:
-    delivery, outputs = sending()
-    delivery.refuse(topic, 7, 1)
-    outputs.send([pending(7), pending(8)], [{"outlier": True}, {"outlier": True}])
-    assert delivery.reasons() == [(7, "output_refused")]
-    assert [(one.topic, one.source.offset) for one in delivery.outputs[1:] if one.source] == [("t-scores", 8), ("a", 8)]
-
-
 def test_a_sum_that_is_refused_loses_its_reasons_and_then_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     def sent() -> list[Output]:
         outputs.send([pending(6), pending(7)], [None, {"outlier": True}], [CLOSED])
@@ -140,19 +130,3 @@ def test_a_sum_that_is_refused_loses_its_reasons_and_then_is_left_out(caplog: py
     delivery.refuse("a", 3, 2)
     assert sent() == []
     assert "incident_sum_refused topic=a incident=0-3" in caplog.text
-
-
-def test_a_reference_holds_for_all_partitions_and_after_a_restart(tmp_path: Path) -> None:
-    good = tmp_path / "good.jsonl"
-    good.write_bytes(b"\n".join(record(1000 + i).value or b"" for i in range(60)))
-    flags: dict[str, Any] = {"reference": good, "min_context": 10}
-    entries: dict[str, bytes] = {}
-    whole, first = Instance(**flags), Instance(**flags)
-    whole.score(0, 40)
-    first.score(0, 20)
-    committed = first.commit(entries)
-    again = Instance(**flags)
-    again.restore(restored(entries, committed))
-    again.score(20, 40)
-    assert [one for instance in (first, again) for one in instance.results()] == (said := whole.results())
-    assert all("reference_logit" in json.loads(value or b"")["fomo"] for topic, value in said if topic == "t-scores")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fomo_stream.errors import ConfigError
 from fomo_stream.kafka.bounds import Bound, parse_bounds
 from fomo_stream.records.moments import EPOCH, MILLISECOND
-from fomo_stream.wording import SECONDS
 
 NOW = 1_790_000_000_000
 DAY = 86_400_000
@@ -28,21 +27,6 @@ def test_a_time_means_the_same_in_every_zone(moment: datetime) -> None:
     milliseconds = (moment - EPOCH) // MILLISECOND
     assert parsed(moment.isoformat())[0].time_ms == milliseconds
     assert parsed(to=moment.astimezone(UTC).replace(tzinfo=None).isoformat(" "))[1].time_ms == milliseconds
-
-
-@given(st.integers(0, 2**63 - 1), st.dictionaries(st.integers(0, 99), st.integers(0, 2**40), min_size=1))
-def test_offsets_are_of_all_partitions_or_of_each(offset: int, offsets: dict[int, int]) -> None:
-    begin, end = parsed(str(offset))[0], parsed(to=",".join(f"{number}:{at}" for number, at in offsets.items()))[1]
-    assert begin.offset_of(5) == offset
-    assert {number: end.offset_of(number) for number in offsets} == offsets
-    assert end.offset_of(100) is None
-
-
-@given(st.integers(1, 10_000), st.sampled_from(sorted(SECONDS)))
-def test_a_duration_counts_back_from_now(count: int, unit: str) -> None:
-    begin, end = parsed(last=f"{count}{unit}")
-    assert begin.time_ms == max(0, NOW - 1000 * count * SECONDS[unit])
-    assert not end.text
 
 
 @pytest.mark.parametrize("text", ["yesterday", "-5", "1.5", "0:", "0:1,", "2026-13-01", "2026-10-01T25:00", "7d", "1y"])

@@ -285,4 +285,4 @@ class LongerMachine(ExactlyOnceMachine):
 TestExactlyOnce = ExactlyOnceMachine.TestCase
 TestExactlyOnce.settings = settings(stateful_step_count=8, max_examples=12)
 TestExactlyOnceForLonger = pytest.mark.slow(LongerMachine.TestCase)
-TestExactlyOnceForLonger.settings = settings(stateful_step_count=25, max_examples=40)  # each takes nearly a second
+TestExactlyOnceForLonger.settings = settings(stateful_step_count=25, max_examples=20)  # each takes nearly a second

@@ -65,7 +65,7 @@ class Clock:
 
 
 @given(gaps=st.lists(st.sampled_from([0.0, 0.3, 1.0, 4.0, 60.0, 300.0]), min_size=1, max_size=40))
-@pytest.mark.parametrize(("target_ms", "out"), [(2.0, OUT), (2.0, NO_TOPIC), (20.0, OUT), (100.0, OUT)])
+@pytest.mark.parametrize(("target_ms", "out"), [(2.0, NO_TOPIC), (20.0, OUT)])
 def test_a_record_is_committed_within_the_target(target_ms: float, out: str, gaps: list[float]) -> None:
     broker = service_broker(1)
     same = {name: getattr(SETTINGS, name) for name in ("topic", "alerts", "feedback", "min_context", "context_size")}
@@ -151,19 +151,14 @@ def test_more_are_taken_while_they_are_handled_quickly_and_fewer_when_not() -> N
         pass
 
 
-@given(asked=st.lists(st.integers(0, 9), max_size=8))
-def test_a_poller_is_behind_until_a_poll_gives_fewer_than_were_asked_for(asked: list[int]) -> None:
-    consumer = Full()
-    poller, is_full = Poller(consumer, seconds=1.0), None
-    for left in asked:
-        consumer.left, most = left, poller._most
-        n = len(poller.poll(LONG_S))
-        poller.handled(n, 0.5)
-        is_full = (is_full is not False) and n == most
-        assert poller.is_behind == is_full
-    poller.is_behind = None
-    poller.handled(poller._most, 0.5)
-    assert poller.is_behind
+def test_a_poller_is_behind_until_a_poll_gives_fewer_than_were_asked_for() -> None:
+    consumer, found = Full(), []
+    poller = Poller(consumer, seconds=1.0)
+    for left in (N, N, 0, N):
+        consumer.left = left
+        poller.handled(len(poller.poll(LONG_S)), 0.5)
+        found.append(poller.is_behind)
+    assert found == [True, True, False, False]
 
 
 @pytest.fixture

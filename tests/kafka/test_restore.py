@@ -65,20 +65,6 @@ def taken(one: Restorer, count: int = 1) -> list[tuple[int, Restored]]:
     return [(task.number, restored) for task, restored in results]
 
 
-def test_nothing_begins_while_it_is_not_certain_what_is_owned() -> None:
-    looked: list[Any] = []
-
-    def is_wanted(task: Any) -> bool:
-        looked.append(task)
-        return True
-
-    with restorer(MemoryBroker(), wanted=is_wanted) as one:
-        one.request(task(0))
-        assert one.take_results(lambda: False) == []
-        assert looked == []
-        assert [number for number, _ in taken(one)] == [0]
-
-
 def waits(one: Restorer, condition: Callable[[], object]) -> None:
     """Nothing is restored before this holds."""
 
@@ -172,24 +158,18 @@ def at(position: int) -> dict[str, bytes | None]:
         (4, {**at(4), "detector/x": b"labelled"}),  # it may hold labels alone
     ],
 )
-def test_entries_are_read_after_their_transaction_is_marked_as_committed_everywhere(committed: int, last: Any) -> None:
+def test_entries_are_read_after_their_transaction_is_marked_as_committed_everywhere_and_one_that_hangs_is_logged(
+    committed: int, last: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     broker = half_marked(committed, {**at(4), "detector/x": b"before"}, last)
-    with restorer(broker) as one:
+    hanging = patch("fomo_stream.kafka.restore.HANGING_S", -46.0)  # as if a session had passed
+    with hanging, restorer(broker) as one:
         one.request(task(0))
-        waits(one, lambda: broker.waits >= 2)
+        waits(one, lambda: broker.waits >= 2 and "open_transaction" in caplog.text)
         broker.hidden.clear()
         ((_, found),) = taken(one)
     assert (found.start, found.learned_until) == (committed, committed)
     assert found.entries == {"detector/x": b"before", **last}
-
-
-def test_a_hanging_transaction_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        patch("fomo_stream.kafka.restore.HANGING_S", -46.0),  # as if a session had passed
-        restorer(half_marked(8, at(8))) as one,
-    ):
-        one.request(task(0))
-        waits(one, lambda: "open_transaction" in caplog.text)
 
 
 def test_a_transaction_that_cannot_change_the_committed_state_is_not_waited_for() -> None:
@@ -262,15 +242,11 @@ def test_a_new_partition_waits_for_its_partition_in_the_state_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("feedback", "committed", "topic_id", "expected_start"),
-    [
-        *(("f", None, "F", 2), ("f", 5, "F", 5), ("f", 2, "F", 2), ("f", 8, "", 8), ("f", 1, "F", 2), ("f", 9, "F", 2)),
-        ("f", 5, "another topic of this name", 2),
-        (None, 5, "F", OFFSET_BEGINNING),
-    ],
+    ("committed", "topic_id", "expected_start"),
+    [(None, "F", 2), (5, "F", 5), (8, "", 8), (1, "F", 2), (9, "F", 2), (5, "another topic of this name", 2)],
 )
 def test_labels_resume_at_the_committed_offset_or_at_the_earliest_retained_one(
-    feedback: str | None, committed: int | None, topic_id: str, expected_start: int
+    committed: int | None, topic_id: str, expected_start: int
 ) -> None:
     broker = MemoryBroker()
     broker.begins["f", 0], broker.ends["f", 0] = 2, 8
@@ -278,8 +254,9 @@ def test_labels_resume_at_the_committed_offset_or_at_the_earliest_retained_one(
         broker.offsets["f", 0] = committed
     write(broker, {POSITION: SavedPosition(0, feedback_id="F").encode()})
     broker.topic_ids = {"f": topic_id} if topic_id else {}
-    flags = SETTINGS.model_copy(update={"feedback": feedback})
-    assert restored(broker, flags=flags).feedback_start == expected_start
+    assert restored(broker).feedback_start == expected_start
+    without = SETTINGS.model_copy(update={"feedback": None})
+    assert restored(broker, flags=without).feedback_start == OFFSET_BEGINNING
 
 
 def test_before_an_offset_counts_as_lost_the_broker_is_asked_whether_the_topic_was_created_again() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import socket
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +22,10 @@ from confluent_kafka.schema_registry import Schema as RegistrySchema
 from hypothesis import given
 from hypothesis import strategies as st
 from made_schemas import RESULT
+
+sys.path.append(str(Path(__file__).parents[1] / "notify"))
+
+from receivers import Receiver, Reply, Request, receiving
 
 from fomo_stream.errors import ConfigError, FomoError, RecordError, RegistryError, SchemaError, SchemaPendingError
 from fomo_stream.kafka.decoding import Decoder
@@ -61,7 +67,7 @@ def series(key: bytes | None, value: bytes, field: str | None = None, headers: A
     return series_key(record(0, value, key, headers=headers), codec.decode(value), field, codec)
 
 
-# --- ids
+# --- ids and keys
 
 
 def test_the_id_may_be_in_a_header() -> None:
@@ -80,7 +86,6 @@ def test_the_id_may_be_in_a_header() -> None:
     [
         (None, (), "tombstone"),
         (b'{"flow": 3.5}', (), "no_schema_id"),
-        (b"\0\0\0", (), "no_schema_id"),
         (b"\1\0\0\0\7" + BODY, (), "no_schema_id"),
         (prefix(4_000_000_000) + BODY, (), "unknown_schema"),
         (BODY, ((VALUE_HEADER, b"\1" + bytes(16)),), "unknown_schema"),
@@ -102,9 +107,6 @@ def test_without_a_registry_a_value_with_an_id_says_what_to_do() -> None:
         assert caught.value.reason == "needs_registry"
 
 
-# --- keys
-
-
 def test_the_series_is_named_by_the_content_of_a_key() -> None:
     value = prefix(schema_id(READING)) + BODY
     text = prefix(schema_id("string", "readings-key")) + b"\x04p7"
@@ -116,11 +118,8 @@ def test_the_series_is_named_by_the_content_of_a_key() -> None:
     assert series(whole, value, "flow") == "3.5"  # the value comes first
     assert series(text, value, "device") is None
     assert series(prefix(schema_id({"type": "string"}, "names-key", "JSON")) + b'"p7"', value) == b"p7"
-
-
-@pytest.mark.parametrize("key", [None, b"", b"p7", (7).to_bytes(8, "big"), (1 << 50).to_bytes(8, "big"), bytes(16)])
-def test_keys_without_a_schema_stay_as_they_are(key: bytes | None) -> None:
-    assert series(key, prefix(schema_id(READING)) + BODY) == key
+    for key in (None, b"", b"p7", (7).to_bytes(8, "big"), (1 << 50).to_bytes(8, "big"), bytes(16)):  # without a schema
+        assert series(key, value) == key
 
 
 # --- waiting
@@ -219,77 +218,40 @@ def test_a_schema_from_a_file(tmp_path: Any) -> None:
 
 # --- what a registry may answer: slow, large, endless, in circles, and nothing at all for very many ids
 
-DRIP_S = 0.05
-
 
 class Answers:
-    """A registry that answers what a test says. It counts what it is asked for."""
+    """A registry that answers what a test says, and nothing about other ids until `holds` is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: Receiver) -> None:
+        self.url, self.released = server.url, server.released
         self.schemas: dict[str, Any] = {}  # by path: an answer
-        self.drips: dict[str, bytes] = {}  # by path: a whole response, which is sent a byte at a time
         self.asked: Counter[str] = Counter()
-        self.holds = threading.Event()  # answers about unknown ids wait for it
+        self.holds = threading.Event()
         self.holds.set()
-        self.ended = threading.Event()  # so do those that are sent a byte at a time
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-        self._thread.start()
-
-    def close(self) -> None:
-        self.ended.set()
-        self.holds.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        server.firing = self._answer
 
     def add(self, number: int, schema: Any, kind: str = "AVRO", **more: Any) -> None:
         self.schemas[f"/schemas/ids/{number}"] = {"schema": json.dumps(schema), "schemaType": kind, **more}
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        answers = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = -1  # headers and body in one packet
-
-            def do_GET(self) -> None:
-                path = self.path.partition("?")[0]
-                answers.asked[path] += 1
-                with suppress(OSError):  # nobody reads on
-                    for byte in answers.drips.get(path, b""):
-                        self.wfile.write(bytes([byte]))
-                        self.wfile.flush()
-                        if answers.ended.wait(DRIP_S):
-                            break
-                if path in answers.drips:
-                    self.close_connection = True
-                    return
-                if (known := answers.schemas.get(path)) is None:
-                    answers.holds.wait()
-                body = known if isinstance(known, bytes) else json.dumps(known or {"error_code": 40403}).encode()
-                self.send_response(404 if known is None else 200)
-                self.send_header("Content-Length", str(len(body)))
-                if body.startswith(b"\x1f\x8b"):
-                    self.send_header("Content-Encoding", "gzip")
-                self.end_headers()
-                with suppress(OSError):
-                    self.wfile.write(body)
-                    self.wfile.flush()
-
-            def log_message(self, *_values: object) -> None:
-                pass
-
-        return Handler
+    def _answer(self, request: Request) -> Reply:
+        path = request.path.partition("?")[0]
+        self.asked[path] += 1
+        known = self.schemas.get(path)
+        if isinstance(known, Reply):
+            return known
+        if known is None:
+            self.holds.wait()
+        body = known if isinstance(known, bytes) else json.dumps(known or {"error_code": 40403}).encode()
+        headers = (("Content-Encoding", "gzip"),) if body.startswith(b"\x1f\x8b") else ()
+        return Reply(404 if known is None else 200, headers, body)
 
 
 @pytest.fixture
 def answers() -> Iterator[Answers]:
-    made = Answers()
-    yield made
-    made.close()
+    with receiving() as server:
+        made = Answers(server)
+        yield made
+        made.holds.set()
 
 
 def take(decoder: Decoder, n: int, partition: int = 0) -> list[Pending]:
@@ -308,14 +270,23 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n"
 
 
 @pytest.mark.parametrize("response", [HEAD + b"\r\n" + b" " * 100_000, HEAD + b"X: " + b"x" * 10_000])
-def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
-    response: bytes, answers: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(response: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drip() -> None:
+        with suppress(OSError), server.accept()[0] as connection:
+            for byte in response:
+                connection.sendall(bytes([byte]))
+                if is_over.wait(0.05):
+                    break
+
     monkeypatch.setattr(client_module, "MAX_ANSWER_S", 0.5)
-    answers.drips["/schemas/ids/7"] = response
-    began = time.monotonic()
-    with pytest.raises(RegistryError, match="answer"):
-        RegistryClient({"url": answers.url, "timeout": "0.3"}).schema(7)
+    is_over, began = threading.Event(), time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(RegistryError, match="answer"):
+            RegistryClient({"url": f"http://127.0.0.1:{server.getsockname()[1]}", "timeout": "0.3"}).schema(7)
+        is_over.set()
+        thread.join()
     assert time.monotonic() - began < 60
 
 
@@ -375,7 +346,7 @@ def decoder(answers: Answers) -> Iterator[Decoder]:
     assert schemas is not None
     yield Decoder(codec, None)
     schemas.stop()
-    answers.ended.set()
+    answers.released.set()
     for thread in schemas.threads:
         thread.join(60)
         assert not thread.is_alive()
@@ -406,7 +377,7 @@ def test_the_schemas_of_all_records_that_wait_are_asked_for_at_once(answers: Ans
 
 def test_a_schema_that_is_never_answered_keeps_no_other_waiting(answers: Answers, decoder: Decoder) -> None:
     answers.add(7, READING)
-    answers.drips["/schemas/ids/8"] = HEAD + b"\r\n" + b" " * 100_000
+    answers.schemas["/schemas/ids/8"] = Reply(-1)
     hostile = {"properties": {"a": {"$ref": "#"}, "b": {"oneOf": [{"$ref": "#"}]}}}
     answers.add(9, hostile, "JSON")
     for partition, number in enumerate((8, 9, 7)):
@@ -419,14 +390,14 @@ def test_a_schema_that_is_never_answered_keeps_no_other_waiting(answers: Answers
     assert decoder.waits(0)
 
 
-@pytest.mark.parametrize(
-    "key", [b'"p7"', b'{"device": "p7"}', b"1" * 30, b'"\\ud800"', b"[" * 300 + b"]" * 300, b"NaN", b"{", b"null"]
-)
-def test_any_json_in_a_key_is_a_name_or_stays_as_it_is(key: bytes, answers: Answers, decoder: Decoder) -> None:
+def test_any_json_in_a_key_is_a_name_or_stays_as_it_is(answers: Answers, decoder: Decoder) -> None:
     answers.add(7, READING)
     answers.add(6, {"type": "string"}, "JSON")
-    assert decoder.receive(record(0, prefix(7) + BODY, prefix(6) + key), 0.0) is None
-    [item] = take(decoder, 1)
-    assert item.error is None
-    assert isinstance(item.key, bytes)
-    assert item.key in (prefix(6) + key, b"p7", b'{"device":"p7"}', b"null")
+    keys = [b'"p7"', b'{"device": "p7"}', b"1" * 30, b'"\\ud800"', b"[" * 300 + b"]" * 300, b"NaN", b"{", b"null"]
+    decoder.receive(record(0, prefix(7) + BODY, prefix(6) + keys[0]), 0.0)
+    items: list[Any] = [*take(decoder, 1)]
+    items += [decoder.receive(record(at, prefix(7) + BODY, prefix(6) + key), 0.0) for at, key in enumerate(keys)][1:]
+    for key, item in zip(keys, items, strict=True):
+        assert item is not None
+        assert item.error is None
+        assert item.key in (prefix(6) + key, b"p7", b'{"device":"p7"}', b"null")

@@ -16,7 +16,6 @@ from pipelines import Recording, make_pipeline, record
 from fomo_stream.kafka.member import SAMPLE_WAIT_S, SchemaSearch
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.ops.monitor import ProgressLog
 from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
 
@@ -47,18 +46,6 @@ def results(delivery: Recording) -> list[dict[str, Any]]:
 
 def as_record(offset: int, fields: dict[str, Any], partition: int = 0, key: bytes | None = None) -> Record:
     return record(offset, partition, key, json.dumps(fields).encode())
-
-
-def test_missing_values_are_counted_in_the_output_and_in_the_progress() -> None:
-    delivery = Recording()
-    progress = ProgressLog()
-    pipeline = make_pipeline(delivery, batch_size=4, lags=3, observer=progress)
-    lacking: list[dict[str, Any]] = [{"x": 1, "y": 2}, {"x": 1}, {"x": None, "y": 2}, {"z": 1}]
-    for offset, fields in enumerate(lacking):
-        pipeline.receive(as_record(offset, fields), 0.0)
-    assert [result["missing"] for result in results(delivery)] == [0, 1, 1]
-    assert progress.counts["missing"] == 2
-    assert dict(delivery.to("t-dead-letters")[0].headers)["fomo-reason"] == b"no_features"
 
 
 @pytest.mark.parametrize("known", [True, False])

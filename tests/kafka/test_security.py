@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException
 
-import fomo_stream
-import pretrain
+from fomo_stream.cli.main import main
+from fomo_stream.kafka.broker import clients
 from fomo_stream.kafka.broker.clients import make_admin
 from fomo_stream.logs import ClientLog
 from fomo_stream.settings.service_settings import ServiceSettings
-
-
-def test_no_file_of_arrays_may_hold_objects() -> None:
-    """Other ways to execute input are rules of ruff."""
-    modules = [path for root in (fomo_stream, pretrain) for path in Path(str(root.__file__)).parent.rglob("*.py")]
-    assert len(modules) > 100
-    assert [path for path in modules if "allow_pickle=True" in path.read_text()] == []
-
 
 SECRET = "hunter2"  # is in every secret below
 PASSWORD = f"{SECRET}-password"
@@ -40,17 +30,6 @@ def pem() -> tuple[str, str]:
     return key, begin + certificate
 
 
-def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """The command, with all log lines of it and of the Kafka client."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "fomo_stream.cli", *arguments, "--log-level", "debug", "--kafka.debug=all"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-    )
-
-
 def tls(key: str, certificate: str) -> list[str]:
     return ["--kafka.security.protocol=SSL", f"--kafka.ssl.key.pem={key}", f"--kafka.ssl.certificate.pem={certificate}"]
 
@@ -60,29 +39,28 @@ def sasl(mechanism: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_no_secret_is_shown_when_a_start_fails(pem: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("restored_logging")
+def test_no_secret_is_shown_when_a_start_fails(
+    pem: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(clients, "START_TIMEOUT_S", 1.0)
+    monkeypatch.setenv("FOMO_KAFKA_SASL_PASSWORD", PASSWORD)
     file = tmp_path / "fomo.toml"
     file.write_text(f'[kafka]\n"sasl.username" = "u"\n"sasl.password" = "{PASSWORD}"\n')
-    run = ("--topic", "t", "--bootstrap", "127.0.0.1:1")
-    redrive = ("redrive", "--dead-letters", "t", "--bootstrap", "127.0.0.1:1")
-    user = "--kafka.sasl.username=u"
     jwt = [*sasl("OAUTHBEARER"), "--kafka.enable.sasl.oauthbearer.unsecure.jwt=true"]
     token = f"--kafka.sasl.oauthbearer.config=principal={SECRET} scope={SECRET} {SECRET}"
-    key_password = "--kafka.ssl.key.password="
-    started = [  # each with its exit code, and words of its output; they run at once
-        (start(*run, *sasl("PLAIN"), "--config", str(file)), 7, "no broker answers"),
-        (start(*redrive, *sasl("SCRAM-SHA-512"), user, FOMO_KAFKA_SASL_PASSWORD=PASSWORD), 7, "no broker answers"),
-        (start(*run, *jwt, token), 7, "sasl.oauthbearer.config"),
-        (start(*redrive, *tls(*pem), key_password + PASSWORD), 7, "no broker answers"),
-        (start(*redrive, *tls(*pem), f"{key_password}{SECRET}-wrong"), 2, "ssl.key.pem"),
-        (start(*redrive, *tls(pem[0][:-200], pem[1]), key_password + PASSWORD), 2, "ssl.key.pem"),
-        (start(*redrive, f"--kafka.sasl.pasword={PASSWORD}"), 2, "sasl.pasword"),
-        (start(*redrive, f"--kafka.group.id={PASSWORD}"), 2, "use --group"),
-        (start("--help", FOMO_KAFKA_SASL_PASSWORD=PASSWORD), 0, "--kafka.KEY"),
-    ]
-    for process, code, words in started:
-        text = process.communicate(timeout=120)[0]
-        assert process.returncode == code, text[-2000:]
+    where = ["--bootstrap", "127.0.0.1:1", "--log-level", "debug", "--kafka.debug=all"]
+    run, redrive = ["--topic", "t", *where], ["redrive", "--dead-letters", "t", *where]
+    for arguments, code, words in (
+        ([*run, *sasl("PLAIN"), "--config", str(file)], 7, "no broker answers"),
+        ([*redrive, *sasl("SCRAM-SHA-512"), "--kafka.sasl.username=u"], 7, "no broker answers"),
+        ([*run, *jwt, token], 7, "sasl.oauthbearer.config"),
+        ([*redrive, *tls(*pem), f"--kafka.ssl.key.password={SECRET}-wrong"], 2, "ssl.key.pem"),
+        ([*redrive, f"--kafka.sasl.pasword={PASSWORD}"], 2, "sasl.pasword"),
+    ):
+        assert main(arguments) == code
+        text = "".join(capfd.readouterr())
         assert words in text
         assert "Traceback" not in text
         assert ("kafka_client" in text) == (code == 7)  # there were lines that could show a secret

@@ -27,18 +27,19 @@ logs = st.lists(st.sets(st.integers(0, 12)), min_size=1, max_size=3)  # offsets 
 spans = st.tuples(st.integers(0, 13), st.none() | st.integers(0, 13))
 
 
-class Scripted(MemoryReader):
-    """A client that first gives these messages, then no more."""
+def scripted(*script: Message) -> tuple[Any, list[MemoryReader]]:
+    """A class of clients that first give these messages, then no more; and those that were made."""
 
-    script: tuple[Message, ...] = ()
-    opened = 0
+    class Scripted(MemoryReader):
+        def __init__(self, *_: Any) -> None:
+            super().__init__(MemoryBroker())
+            made.append(self)
 
-    def __init__(self) -> None:
-        super().__init__(MemoryBroker())
-        type(self).opened += 1
+        def assign(self, partitions: Any) -> None:
+            self._messages = list(script)
 
-    def assign(self, partitions: Any) -> None:
-        self._messages = list(self.script)
+    made: list[MemoryReader] = []
+    return Scripted, made
 
 
 def reading(client: Any, **options: Any) -> tuple[TopicReader, Any]:
@@ -63,25 +64,20 @@ def test_every_message_of_a_range_comes_once_in_order_and_no_other(kept: list[se
 
 
 def test_a_read_that_makes_no_progress_ends_and_the_next_one_has_another_client() -> None:
-    class Silent(Scripted):
-        script = (message(("t", 0), 0, None, b"first"),)
-
-    reader, patched = reading(lambda *_: Silent())
+    client, made = scripted(message(("t", 0), 0, None, b"first"))
+    reader, patched = reading(client)
     with patched:
-        for opened in (1, 2):
+        for count in (1, 2):
             messages = reader.read("t", {0: (0, None)}, 0.05)
             assert next(messages).value() == b"first"
             with pytest.raises(NoProgressError, match="no answer"):
                 next(messages)
-            assert Silent.opened == opened
+            assert len(made) == count
 
 
 def test_the_time_that_the_caller_takes_is_not_counted() -> None:
-    class Three(Scripted):
-        script = tuple(message(("t", 0), at, None, b"") for at in range(3))
-
     now, count = 0.0, 0
-    reader, patched = reading(lambda *_: Three())
+    reader, patched = reading(scripted(*(message(("t", 0), at, None, b"") for at in range(3)))[0])
     with patched, patch("fomo_stream.kafka.broker.topic_reader.time.monotonic", lambda: now):
         for _ in reader.read("t", {0: (0, 3)}, 10.0):
             now, count = now + 60.0, count + 1
@@ -102,19 +98,14 @@ LOST = KafkaError(KafkaError._AUTO_OFFSET_RESET)  # a record is no longer retain
     ],
 )
 def test_an_error_is_raised_or_named_when_the_time_is_up(first: Message, retry: bool, expected: Any) -> None:
-    class Failing(Scripted):
-        script = (first,)
-
-    reader, patched = reading(lambda *_: Failing(), on_lost="error")
-    with (
-        patched,
-        pytest.raises(expected, match="_AUTO_OFFSET_RESET" if first.error() == LOST else "connection refused"),
-    ):
+    reader, patched = reading(scripted(first)[0], on_lost="error")
+    words = "_AUTO_OFFSET_RESET" if first.error() == LOST else "connection refused"
+    with patched, pytest.raises(expected, match=words):
         list(reader.read("t", {0: (0, 5)}, 0.05 if expected is NoProgressError else 600.0, retry_errors=retry))
 
 
 def test_a_read_that_is_stopped_ends_at_once() -> None:
-    reader, patched = reading(lambda *_: Scripted(), is_stopped=lambda: True)
+    reader, patched = reading(scripted()[0], is_stopped=lambda: True)
     with patched, pytest.raises(NoProgressError):
         list(reader.read("t", {0: (0, None)}, 600.0))
 
@@ -209,9 +200,7 @@ def test_the_ends_of_a_partition_are_asked_again_while_its_leader_moves() -> Non
     assert refused.moves == 0  # asked once
 
 
-@pytest.mark.parametrize(
-    ("given_time", "expected"), [(-1, None), (-62_135_596_800_000, None), (0, 0), (1 << 60, 1 << 60)]
-)
-def test_a_negative_timestamp_is_none(given_time: int, expected: int | None) -> None:
-    one = Message(topic="t", partition=0, offset=7, timestamp=(TIMESTAMP_CREATE_TIME, given_time))
-    assert to_record(one).timestamp == expected
+def test_a_negative_timestamp_is_none() -> None:
+    for given_time, expected in ((-1, None), (-62_135_596_800_000, None), (0, 0), (1 << 60, 1 << 60)):
+        one = Message(topic="t", partition=0, offset=7, timestamp=(TIMESTAMP_CREATE_TIME, given_time))
+        assert to_record(one).timestamp == expected

@@ -32,14 +32,12 @@ def seen(topic: str, topic_id: str | None) -> TopicsAnswer:
         ([NO_IDS, NO_IDS], 0),
     ],
 )
-@pytest.mark.parametrize("topic", ["t", "f"])
-def test_only_a_recreated_topic_makes_partitions_be_restored(
-    topic: str, answers: list[str | None], restarts: int
-) -> None:
-    report = TopicReport(ServiceSettings(topic="t" if topic == "t" else "other", feedback="f"))
-    first, *later = (seen(topic, answer) for answer in answers)
-    report.begin(first)
-    assert sum(report.compare(answer).created for answer in later) == restarts
+def test_only_a_recreated_topic_makes_partitions_be_restored(answers: list[str | None], restarts: int) -> None:
+    for topic in ("t", "f"):
+        report = TopicReport(ServiceSettings(topic="t" if topic == "t" else "other", feedback="f"))
+        first, *later = (seen(topic, answer) for answer in answers)
+        report.begin(first)
+        assert sum(report.compare(answer).created for answer in later) == restarts
 
 
 def test_topics_that_lack_partitions_or_are_gone_are_reasons_not_to_be_ready() -> None:
@@ -113,19 +111,3 @@ def test_a_start_waits_for_topics_that_the_broker_creates_slowly(
     because = "topic o is missing and could not be created \\(not permitted\\)"
     with pytest.raises(TopicError, match=because) if refused else nullcontext():
         TopicSetup(settings, watch).finish(is_known=False)
-
-
-def test_an_answer_about_the_topics_is_used_again_while_it_is_recent() -> None:
-    class Counting:
-        has_controller, asked = False, 0
-
-        def partitions(self, _topics: object) -> tuple[dict[str, int], dict[str, str]]:
-            self.asked += 1
-            return {"t": self.asked}, {}
-
-    watch: Any = TopicWatch(ServiceSettings(topic="t"))
-    watch.cluster.close()
-    watch.cluster = Counting()
-    answers = [watch.recent(age).partitions["t"] for age in (1e9, 1e9, -1.0, 1e9)]
-    assert answers == [1, 1, 2, 2]
-    assert watch.poll().partitions == {"t": 3}
