@@ -211,7 +211,9 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, Any], Schema, list[Reason]]:
         value = draw(st.one_of(st.just(float(row[feature])), some))
         high = draw(st.one_of(st.just(low), some))
         partner = draw(st.one_of(st.just(-1), st.integers(0, n)))
-        cause, before = draw(st.sampled_from(list(Cause))), draw(st.integers(0, 100))
+        is_category = features[feature] in schema.categorical  # which has no cause VALUE
+        causes = [one for one in Cause if one is not Cause.VALUE or not is_category]
+        cause, before = draw(st.sampled_from(causes)), draw(st.integers(0, 100))
         share, frequency = draw(st.floats(0, 1)), draw(some)
         usual, expected = draw(some), draw(some)
         reasons.append(Reason(feature, cause, share, value, usual, low, high, frequency, partner, before, expected))
