@@ -92,7 +92,7 @@ def test_values_beyond_those_of_python_lose_nothing(kind: Any, value: Any, expec
 def test_types_of_other_schemas_are_found() -> None:
     enum = {"type": "enum", "name": "State", "namespace": "plant", "symbols": ["ON", "OFF"]}
     state = ReferencedSchema("plant.State", "state", 1, SchemaText(Kind.AVRO, json.dumps(enum)))
-    fields = [{"name": "state", "type": "State"}, {"name": "rpm", "type": "int"}]
+    fields: list[dict[str, Any]] = [{"name": "state", "type": "State"}, {"name": "rpm", "type": "int"}]
     record = {"type": "record", "name": "Motor", "namespace": "plant", "fields": fields}
     motor = ReferencedSchema("plant.Motor", "motor", 1, SchemaText(Kind.AVRO, json.dumps(record), (state,)))
     fields = [{"name": "a", "type": "plant.Motor"}, {"name": "b", "type": ["null", "plant.State"]}]

@@ -129,7 +129,8 @@ def test_files_of_pandas_are_read_whatever_its_options(
     )
     frame = frame.mask(rng.random(frame.shape) < 0.1)
     options: Any = {"sep": sep, "decimal": decimal, "float_format": form, "index": index, "na_rep": na}
-    text: str = frame.to_csv(None, quoting=quoting, **options)
+    options["quoting"] = quoting
+    text: str = frame.to_csv(None, **options)
     found, notes = read_or_refused(text.encode(codec))
     if not found:
         return
