@@ -105,7 +105,6 @@ DEFECTS: list[tuple[Facts, str, int | None, str]] = [
     (topic("labels", partitions=5), "topics", 8, "labels has 5 partitions, topic t has 4"),
     (config("g-t-state", **{"cleanup.policy": "delete"}), "topics", 8, "cleanup.policy=delete"),
     (config("g-t-state", **{"segment.bytes": "1073741824"}), "topics", 0, "segments of 1.0 GiB"),
-    (config("g-t-state", **{"segment.ms": "604800000"}), "topics", 0, "compacted late"),
     (config("t-scores", **{"max.message.bytes": "1000000"}), "topics", 0, "the largest do not fit"),
     (config("t-scores", **{"retention.ms": "1000"}), "topics", 0, "t-scores keeps records for 1 s"),
     (config("t", **{"retention.ms": "-1"}), "topics", 0, "t-dead-letters keeps records for 7 d"),
@@ -115,11 +114,9 @@ DEFECTS: list[tuple[Facts, str, int | None, str]] = [
     (without("__consumer_offsets"), "replicas", None, "__consumer_offsets: it does not exist yet"),
     (broker(**{next(iter(BROKER)): "10000"}), "broker settings", 0, "interval.ms=10000"),
     (broker(**{"group.min.session.timeout.ms": "60000"}), "broker settings", 2, "sessions of 60000 to 1800000 ms"),
-    (broker(**{"group.max.session.timeout.ms": "30000"}), "broker settings", 2, "sessions of 6000 to 30000 ms"),
     (replace(GOOD, broker_configs=()), "broker settings", None, "may not read the brokers' configuration"),
     (replace(GOOD, on_group={AclOperation.DESCRIBE}), "permissions", 9, "not permitted: Read on group g"),
     (topic("t", operations=None), "permissions", None, "the broker does not tell"),
-    (replace(GOOD, first=()), "records", None, "t has no records yet"),
     (replace(GOOD, first=(), unread="t could not be read"), "records", None, "t could not be read"),
     (replace(GOOD, transactions=[REFUSED]), "transactions", 9, "no"),
 ]
@@ -141,19 +138,16 @@ def test_a_good_deployment_has_only_good_findings() -> None:
     assert found(good_settings(delivery="at-least-once"), without_transactions) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"instance_id": None}, "no --instance-id"),
-        ({"health_port": None}, "no --health-port"),
-        ({"reset_state": True}, "--reset-state is set"),
-        ({"admit": "feedback"}, "nothing is learned"),
-    ],
-)
-def test_settings_are_advised_about(changes: dict[str, Any], words: str) -> None:
-    (finding,) = own_settings(good_settings(**changes))
-    assert finding.level == "warning"
-    assert words in finding.what
+def test_settings_are_advised_about() -> None:
+    for name, value, words in (
+        ("instance_id", None, "no --instance-id"),
+        ("health_port", None, "no --health-port"),
+        ("reset_state", True, "--reset-state is set"),
+        ("admit", "feedback", "nothing is learned"),
+    ):
+        (finding,) = own_settings(good_settings(**{name: value}))
+        assert finding.level == "warning"
+        assert words in finding.what
 
 
 @given(st.data())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import random
-from collections import defaultdict
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,30 +82,14 @@ def test_many_letters_in_a_row_can_be_left_and_more_than_fit_are_an_error() -> N
 
 
 def test_a_recreated_topic_is_read_from_its_beginning() -> None:
-    assert RedriveProgress.committed(TopicPartition("t", 0, 50), 3, 9) == RedriveProgress(3)
-    assert RedriveProgress.committed(TopicPartition("t", 0, 5, '{"a": 20}'), 3, 9) == RedriveProgress(3)
-
-
-# Which argument of these calls is a reason.
-REASON_AT = {"RecordError": 0, "DeadLetter": 0, "dead_letter": 1, "dead_letter_reason": 1}
-OF_FILES = {"not_csv", "ragged"}  # for rows of CSV, which never become dead letters
+    for committed in (TopicPartition("t", 0, 50), TopicPartition("t", 0, 5, '{"a": 20}')):
+        assert RedriveProgress.committed(committed, 3, 9) == RedriveProgress(3)
 
 
 def test_every_reason_that_the_service_gives_can_be_asked_for() -> None:
-    """Reasons are given as text, or by a name that has a value in the same module, or in capitals in another one."""
-    given, named = set(), defaultdict(list)
-    modules = [list(ast.walk(ast.parse(one.read_text()))) for one in Path(fomo_stream.__file__).parent.rglob("*.py")]
-    for number, nodes in enumerate(modules):
-        for node in nodes:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                name = node.targets[0].id
-                named[name if name.isupper() else (name, number)].append(node.value)
-    for number, nodes in enumerate(modules):
-        for node in nodes:
-            at = REASON_AT.get(ast.unparse(node.func).rpartition(".")[2]) if isinstance(node, ast.Call) else None
-            if at is not None and isinstance(node, ast.Call):
-                for value in node.args[at : at + 1]:
-                    name = value.id if isinstance(value, ast.Name) else ""
-                    texts = named[name] + named[name, number] if name else [value]
-                    given |= {part.value for text in texts for part in ast.walk(text) if isinstance(part, ast.Constant)}
-    assert {one for one in given if isinstance(one, str)} - OF_FILES == set(REASONS) - {UNKNOWN}
+    """Reasons are given as text, or by a name in capitals."""
+    source = "\n".join(one.read_text() for one in Path(fomo_stream.__file__).parent.rglob("*.py"))
+    calls = r"(?:RecordError\(|DeadLetter\(|dead_letter_reason\(item\.error, |reason = )"
+    names = "|".join(re.findall(r"(?:RecordError|DeadLetter)\(([A-Z_]+),", source))
+    given = {*re.findall(rf'{calls}"(\w+)"', source), *re.findall(rf'^(?:{names}) = "(\w+)"', source, re.MULTILINE)}
+    assert given == set(REASONS) - {UNKNOWN}

@@ -39,46 +39,30 @@ def test_a_file_gets_what_standard_output_gets_and_its_incidents_are_counted(
     shown = re.findall(r"incident at line (\d+) \((\d+) outliers?\): ", told)
     assert len(shown) == min(3, len(alerts))
     assert {line: int(n) for line, n in shown}.items() <= alerts.items()
-    keyed = [record | {"device": "p 7"} for record in RECORDS]
-    (tmp_path / "keyed.csv").write_bytes(as_csv(keyed))
-    assert main(arguments(model_path, tmp_path / "keyed.csv", "--key", "device", "-o", tmp_path / "out.csv")) == 0
-    assert re.search(r"incident at line \d+, key p 7 \(", capsysbinary.readouterr().err.decode())
 
 
 @pytest.mark.parametrize(
-    ("data", "flags", "code", "words", "left"),
+    ("data", "out", "code", "words", "left"),
     [
-        (as_jsonl(RECORDS[:63]) + b"{\n" * 7, ["-o", "out.jsonl"], 0, "skipped=7 ", 70),
-        (as_jsonl(RECORDS[:62]) + b"{\n" * 8, ["-o", "out.jsonl"], 13, "8 of 70 lines could not be scored", 70),
-        (b"a,b\nx,y\n", ["-o", "out.csv"], 5, "no numeric field", None),
-        (b"a b\n1 2\n3 4\n", ["-o", "out.csv"], 5, "--delimiter ' '", None),
-        (None, ["-o", "out.csv"], 2, "cannot read in", None),
-        (as_jsonl(RECORDS[:60]), ["-o", "/dev/full"], 1, "cannot write the results to /dev/full: No space left", None),
+        (as_jsonl(RECORDS[:63]) + b"{\n" * 7, "out", 0, "skipped=7 ", [70]),
+        (as_jsonl(RECORDS[:62]) + b"{\n" * 8, "out", 13, "8 of 70 lines could not be scored", [70]),
+        (b"a,b\nx,y\n", "out", 5, "no numeric field", []),
+        (None, "out", 2, "cannot read in", []),
+        (as_jsonl(RECORDS[:60]), "/dev/full", 1, "cannot write the results to /dev/full: No space left", []),
     ],
 )
+@pytest.mark.usefixtures("restored_logging")
 def test_the_exit_code_and_one_line_say_how_it_went(
-    model_path: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    restored_logging: None,
-    data: bytes | None,
-    flags: list[str],
-    code: int,
-    words: str,
-    left: int | None,
-) -> None:
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any,
+    data: bytes | None, out: str, code: int, words: str, left: list[int],
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     if data is not None:
         (tmp_path / "in").write_bytes(data)
-    assert main(arguments(model_path, "in", *flags)) == code
+    assert main(arguments(model_path, "in", "-o", out)) == code
     assert words in capsys.readouterr().err
     files = sorted(path for path in tmp_path.iterdir() if path.name != "in")
-    assert [len(path.read_bytes().splitlines()) for path in files] == ([] if left is None else [left])
-
-
-def command(model_path: Path) -> list[str]:
-    return [sys.executable, "-m", "fomo_stream.cli", *arguments(model_path, "-")]
+    assert [len(path.read_bytes().splitlines()) for path in files] == left
 
 
 def test_names_and_values_of_others_change_no_terminal_and_forge_no_line(
@@ -89,11 +73,7 @@ def test_names_and_values_of_others_change_no_terminal_and_forge_no_line(
     rows = [f"{i % 7},{odd}t,,{odd if i == 58 else i % 4}" for i in range(60)]
     path.write_bytes("\n".join([",".join(f'"{name}"' for name in names), *rows, '"a\n', ""]).encode())
     flags = ["-o", tmp_path / "out.csv", "--key", names[1]]
-    for more in (
-        flags,
-        [*flags, "--features", f"{names[0]},{names[2]}"],
-        ["-o", tmp_path / "o.csv", "--features", odd],
-    ):
+    for more in (flags, [*flags, "--features", f"{names[0]},{names[2]}"], ["--features", odd]):
         main(arguments(model_path, path, *more))
         said = capsys.readouterr().err
         assert said.startswith("fomo-stream: ")
@@ -103,9 +83,9 @@ def test_names_and_values_of_others_change_no_terminal_and_forge_no_line(
 def test_in_a_pipe_each_record_is_scored_before_the_next_and_a_reader_that_goes_away_ends_it_quietly(
     model_path: Path,
 ) -> None:
-    with subprocess.Popen(
-        command(model_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    command = [sys.executable, "-m", "fomo_stream.cli", *arguments(model_path, "-")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -127,13 +107,12 @@ def test_in_a_pipe_each_record_is_scored_before_the_next_and_a_reader_that_goes_
 # --- the output file
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SchemaError("damaged"), OSError(28, "No space left on device")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SchemaError("damaged")])
 @pytest.mark.parametrize("existing", [b"old", None])
 def test_an_error_halfway_leaves_the_old_file_and_says_where_the_rest_is(
-    tmp_path: Path, error: Any, existing: bytes | None
+    tmp_path: Path, error: BaseException, existing: bytes | None
 ) -> None:
-    path = tmp_path / "out.csv"
-    notes: list[str] = []
+    path, notes = tmp_path / "out.csv", list[str]()
     if existing is not None:
         path.write_bytes(existing)
 
@@ -142,7 +121,7 @@ def test_an_error_halfway_leaves_the_old_file_and_says_where_the_rest_is(
             out.write(b"half")
             raise error
 
-    with pytest.raises(error if isinstance(error, type) else type(error)):
+    with pytest.raises(type(error)):
         write()
     assert (path.read_bytes() if path.exists() else None) == existing
     assert (tmp_path / "out.csv.part").read_bytes() == b"half"
@@ -183,7 +162,6 @@ def test_what_cannot_be_an_output_is_refused_before_anything_is_written(tmp_path
     before = sorted(os.listdir(tmp_path))
     with open(data, "rb") as stdin:
         for path, inputs, complaint in (
-            (data, [data], "is also read"),
             (link, [data], "is also read"),
             (data, [tmp_path / "other", data], "is also read"),
             (data, [stdin.fileno()], "is also read"),

@@ -6,6 +6,7 @@ import io
 import json
 import random
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pytest
@@ -36,7 +37,7 @@ def read_by_fastavro(schema: Any, data: bytes) -> Any:
 
 
 @given(schema=avro_schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_value_is_read_and_comes_back_with_the_result(schema: Any, seed: int) -> None:
     random.seed(seed)  # of fastavro's generator
     value = generate_one(json.loads(json.dumps(schema)))
@@ -50,13 +51,9 @@ def test_every_value_is_read_and_comes_back_with_the_result(schema: Any, seed: i
     back = read_by_fastavro(json.loads(writer.scored_schema().text), scored)
     result = back.pop("fomo")
     assert comparable(as_json(back)) == comparable(as_json(expected))
-    assert {name: result[name] for name in ("score", "outlier", "explanation", "offset")} == {
-        name: RESULT[name] for name in ("score", "outlier", "explanation", "offset")
-    }
-    assert [(one["value"], one["text"], one["low"]) for one in result["reasons"]] == [
-        (3.0, None, 0.5),
-        (None, "north", None),
-    ]
+    assert all(result[name] == RESULT[name] for name in ("score", "outlier", "explanation", "offset"))
+    reasons = [(one["value"], one["text"], one["low"]) for one in result["reasons"]]
+    assert reasons == [(3.0, None, 0.5), (None, "north", None)]
     # read by the schema of the record alone, the result is left over
     old = fastavro.schemaless_reader(
         io.BytesIO(scored),
@@ -80,11 +77,7 @@ VALUES: list[tuple[Any, Any, Any]] = [
     (decimal(50, 2), (10**45).to_bytes(20, "big"), f"1{'0' * 43}.00"),
     (decimal(18, 1, type="fixed", name="D", size=8), bytes(7) + b"\x7b", "12.3"),
     (decimal(2, 3), b"\x01", "AQ=="),  # no such decimal
-    (
-        {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
-        bytes(16),
-        f"{'0' * 8}-0000-0000-0000-{'0' * 12}",
-    ),
+    ({"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}, bytes(16), f"{UUID(int=0)}"),
 ]
 
 
@@ -96,36 +89,14 @@ def test_values_beyond_those_of_python_lose_nothing(kind: Any, value: Any, expec
     assert writer.read(body) == {"x": expected}
 
 
-def test_numbers_in_any_branch_are_features() -> None:
-    branches = ["null", decimal(9, 2), "double", "string"]
-    schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": branches}]}
-    plain = {"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "bytes", "double", "string"]}]}
-    writer = writer_of(schema)
-    records = [writer.read(avro_bytes(plain, {"x": value})) for value in (None, b"\x04\xe2", 1.5, "2.25", "high")]
-    assert [record["x"] for record in records] == [None, "12.50", 1.5, "2.25", "high"]
-    assert Schema(("x",)).rows(records)[:, 0].tolist()[1:4] == [12.5, 1.5, 2.25]
-    assert writer.leaves["x"].role == "mixed"
-
-
 def test_types_of_other_schemas_are_found() -> None:
-    inner = SchemaText(
-        Kind.AVRO, json.dumps({"type": "enum", "name": "State", "namespace": "plant", "symbols": ["ON", "OFF"]})
-    )
-    motor = {
-        "type": "record",
-        "name": "Motor",
-        "namespace": "plant",
-        "fields": [{"name": "state", "type": "State"}, {"name": "rpm", "type": "int"}],
-    }
-    middle = SchemaText(Kind.AVRO, json.dumps(motor), (ReferencedSchema("plant.State", "state", 1, inner),))
-    schema = {
-        "type": "record",
-        "name": "R",
-        "fields": [{"name": "a", "type": "plant.Motor"}, {"name": "b", "type": ["null", "plant.State"]}],
-    }
-    writer = writer_of(
-        schema, ReferencedSchema("plant.Motor", "motor", 1, middle), ReferencedSchema("plant.State", "state", 1, inner)
-    )
+    enum = {"type": "enum", "name": "State", "namespace": "plant", "symbols": ["ON", "OFF"]}
+    state = ReferencedSchema("plant.State", "state", 1, SchemaText(Kind.AVRO, json.dumps(enum)))
+    fields: list[dict[str, Any]] = [{"name": "state", "type": "State"}, {"name": "rpm", "type": "int"}]
+    record = {"type": "record", "name": "Motor", "namespace": "plant", "fields": fields}
+    motor = ReferencedSchema("plant.Motor", "motor", 1, SchemaText(Kind.AVRO, json.dumps(record), (state,)))
+    fields = [{"name": "a", "type": "plant.Motor"}, {"name": "b", "type": ["null", "plant.State"]}]
+    writer = writer_of({"type": "record", "name": "R", "fields": fields}, motor, state)
     assert writer.read(b"\x02\x08\x02\x00") == {"a": {"state": "OFF", "rpm": 4}, "b": "ON"}
     assert writer.scored_schema().references[0].subject == "motor"
     assert writer.leaves.keys() == {"a.state", "a.rpm", "b"}

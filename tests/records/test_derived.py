@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.detector.keys import FORGET_DIVISOR, Key
@@ -208,7 +208,6 @@ def whole(given: Stream, max_keys: int = 100) -> list[dict[str, Any]]:
     return values_of(DerivedFeatures(ALL, max_keys, MARKS).follow(*given))
 
 
-@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3, 100]))
 def test_features_are_those_of_a_plain_computation_from_all_records_before(seed: int, max_keys: int) -> None:
     given = stream(seed)
@@ -216,24 +215,21 @@ def test_features_are_those_of_a_plain_computation_from_all_records_before(seed:
     found = derived.follow(*given)
     for at, (own, wanted) in enumerate(zip(values_of(found), reference(ALL, given, max_keys), strict=True)):
         for name, value in wanted.items():
-            is_rounded = name.startswith(("speed", "ratio", "rate"))
-            assert own[name] == (pytest.approx(value, rel=1e-6, abs=1e-6) if is_rounded and value else value), (
-                at,
-                name,
-            )
+            is_rounded = value and name.startswith(("speed", "ratio", "rate"))
+            assert own[name] == (pytest.approx(value, rel=1e-6, abs=1e-6) if is_rounded else value), (at, name)
     assert all(one.items() >= record.items() for one, record in zip(found, given[0], strict=True))
 
 
-@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 150), max_size=6), st.sampled_from([2, 100]))
 def test_neither_batches_nor_restarts_nor_looks_change_a_bit(seed: int, cuts: list[int], max_keys: int) -> None:
-    """At each cut another one goes on from the entries of a compacted log; a look at records changes nothing."""
+    """At each cut another one goes on from the entries of a compacted log; a look and a copy change nothing."""
     given, entries = stream(seed), dict[str, bytes]()
     derived, found = DerivedFeatures(ALL, max_keys, MARKS), list[dict[str, Any]]()
     bounds = sorted({0, *cuts, 150})
     for start, stop in pairwise(bounds):
         part: Any = [column[start:stop] for column in given]
         looked = derived.follow(part[0], part[1], part[2], learn=False)
+        derived.copy().follow(*part)
         if start + 1 == stop or max_keys == 100:
             assert derived.changes() == {}
         found += derived.follow(*part)
@@ -250,15 +246,6 @@ def test_neither_batches_nor_restarts_nor_looks_change_a_bit(seed: int, cuts: li
         derived.recover(entries)
         assert derived.changes() == {}
     assert repr(values_of(found)) == repr(whole(given, max_keys))
-
-
-def test_a_copy_is_independent() -> None:
-    given: Any = stream(1)
-    derived = DerivedFeatures(ALL, 100, MARKS)
-    derived.follow(*(column[:80] for column in given))
-    twin = derived.copy()
-    twin.follow(*(column[80:] for column in given))
-    assert repr(values_of(derived.follow(*(column[80:] for column in given)))) == repr(whole(given)[80:])
 
 
 def test_a_window_with_many_records_is_at_most_a_part_longer_and_takes_bounded_memory() -> None:
@@ -296,17 +283,6 @@ def test_of_very_many_values_those_seen_last_are_known() -> None:
     assert found[-1]["share(v)"] > 0.9  # old records count less
 
 
-def test_a_ratio_of_few_requests_is_near_the_usual_one() -> None:
-    derived = DerivedFeatures(parse_derivations(["ratio(errors, requests)"]), 1)
-    usual = [{"errors": 2, "requests": 1000}] * 50
-    records = [*usual, {"errors": 1, "requests": 40}, {"errors": 25, "requests": 1000}, {"errors": 0, "requests": 0}]
-    found = [one["ratio(errors,requests)"] for one in derived.follow(records, [None] * 53, [None] * 53)]
-    assert found[:2] == [None, pytest.approx(0.002)]
-    assert found[-3] == pytest.approx(0.0029, abs=1e-4)  # 2.5 % by itself
-    assert found[-2] > 0.013
-    assert found[-1] is None
-
-
 # --- what cannot be
 
 
@@ -315,24 +291,17 @@ def test_a_ratio_of_few_requests_is_near_the_usual_one() -> None:
     [
         ("cuont(10m)", "did you mean count?"),
         ("x", "there is no such function; write count(10m), gap(), "),
-        ("count", "write it as count(10m)"),
-        ("sum(24h)", "write it as sum(amount, 24h)"),
         ("speed(lat)", "write it as speed(lat, lon)"),
         ("count(10)", "10 is not a duration; write a number and a unit: 90s, 30m, 12h, 7d or 2w"),
         ("count(0.5s)", "at least 1s"),
         ("sum(x,99999d)", "at most 366d"),
         ("sum(x,24h", "a parenthesis is missing"),
-        ("", "there is no such function"),
+        ("count(10m), gap(), count(600s)", "count(10m) and count(600s): give each feature once"),
     ],
 )
 def test_what_is_no_feature_is_refused_with_what_to_write(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
-        parse_derivation(text)
-
-
-def test_a_feature_is_given_once() -> None:
-    with pytest.raises(ValueError, match=r"count\(10m\) and count\(600s\): give each feature once"):
-        parse_derivations(["count(10m)", "gap()", "count(600s)"])
+        parse_derivations(split_derivations(text))
 
 
 @given(st.text(max_size=30))
@@ -346,17 +315,11 @@ def test_any_text_means_a_feature_or_is_refused(text: str) -> None:
 
 
 def test_commas_between_parentheses_separate_nothing() -> None:
-    assert split_derivations(["count(10m), sum(a, 24h)", "mean(T (C), 1h)"]) == (
-        "count(10m)",
-        "sum(a, 24h)",
-        "mean(T (C), 1h)",
-    )
+    assert split_derivations(["count(10m), sum(a, 24h)", "gap"]) == ("count(10m)", "sum(a, 24h)", "gap")
     assert parse_derivation("mean(T (C), 1h)").fields == ("T (C)",)
 
 
-@pytest.mark.parametrize(
-    "entries", [{"zz": b"[]"}, {"aa": b"{"}, {"aa": b"[1]"}, {"aa": b"[1,2]"}, {"aa": b"[null,2,[]]"}]
-)
+@pytest.mark.parametrize("entries", [{"zz": b"[]"}, {"aa": b"{"}, {"aa": b"[1,2]"}, {"aa": b"[null,2,[]]"}])
 def test_a_damaged_state_is_refused(entries: dict[str, bytes]) -> None:
     with pytest.raises(DamagedStateError, match="derived features"):
         DerivedFeatures(parse_derivations(["gap()"]), 1).recover(entries)

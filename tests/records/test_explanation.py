@@ -21,15 +21,6 @@ from fomo_stream.records.result import results_of
 from fomo_stream.records.schema import Schema
 
 
-def test_a_result_names_its_severity() -> None:
-    p = np.array([0.5, 0.02, 0.01, 0.0001])
-    scores = Scores.of(np.zeros((4, 2)), np.ones(4, np.int64), np.ones(4))
-    scored = Results.of(scores, np.zeros(4), 1 - p, p, p <= 0.01, np.arange(4, dtype=np.int8), Status.OK)
-    results = results_of(scored, "m", Schema(("flow",)), [{}] * 4, [0] * 4)
-    assert [result["severity"] for result in results] == [None, "info", "warning", "critical"]
-    assert [result["outlier"] for result in results] == [False, False, True, True]
-
-
 def test_a_result_has_null_where_there_is_no_score() -> None:
     scores = Scores.of(np.full((1, 1), np.nan), np.zeros(1, np.int64), np.full(1, np.nan))
     nan = np.array([np.nan])
@@ -55,6 +46,7 @@ def test_explained_records_have_reasons_perhaps_none_and_a_sentence() -> None:
     said += [f"{follows}; no feature stands out", "no outlier; no feature stands out"]
     assert [result.get("explanation") for result in with_words] == said
     assert [len(result.get("reasons", "none")) for result in with_words] == [1, 1, 1, 4, 0, 0]
+    assert [result["severity"] for result in with_words[1:3]] == ["critical", None]
     without = results_of(scored, "m", Schema(("flow",)), records, [0] * 6)
     assert [
         {name: value for name, value in one.items() if name not in ("reasons", "explanation")} for one in with_words
@@ -87,7 +79,6 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
     (f"pressure is 9.8, {BETWEEN}: {ALONE} the other values", [INSIDE], {}),
     (f"pressure is 9.8, {BETWEEN}: {ALONE} flow 170", [INSIDE._replace(partner=1)], {}),
     (f"pressure is 9.8, {BETWEEN}: {ALONE} flow", [INSIDE._replace(partner=1)], {"flow": "n/a"}),
-    (f"pressure is 9.8, {BETWEEN}: {ALONE} the other values", [INSIDE._replace(expected=9.8001)], {}),
     (
         f"pressure is 1013.4, usually 1012.92 (1012 to 1014): {ALONE} the other values (about 1012.37 would fit)",
         [reason(value=1013.4, median=1012.92, low=1012.0, high=1014.0, expected=1012.3712)],
@@ -106,7 +97,6 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
     (f"pressure is 9.8, {USUALLY}, and does not go with flow 170", [reason(partner=1), FLOW._replace(partner=0)], {}),
     (f'state is "idle", which 0.2 % of the known records have; {FLOWS}: {ALONE} the other values', [IDLE, FLOW], {}),
     ('state is "idle", which no known record has', [IDLE._replace(frequency=0.0)], {}),
-    (f'{FLOWS}: {ALONE} state "idle"', [FLOW._replace(partner=3)], {}),
     (f"pressure is 5.2 on average {RECENTLY}, {USUALLY}", [reason(cause=Cause.LEVEL, value=5.2)], {}),
     (
         f"pressure changes by 12 at a time {RECENTLY}, usually by 3.1 (2.8 to 3.4)",
@@ -118,10 +108,7 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
         [INSIDE._replace(cause=Cause.PAST, before=1, partner=1)],
         {},
     ),
-    ("open is 1, usually 0", [OPEN], {"open": 1}),
-    # a value that often means "missing", also where it is a part of what is usual
-    (f"pressure is -9999, {USUALLY}; {IF_MISSING}", [reason(value=-9999.0)], {"pressure": -9999.0}),
-    (
+    (  # a value that often means "missing", also where it is a part of what is usual
         f"pressure is -9999, usually 3.1 (-9999 to 3.4): {ALONE} the other values; {IF_MISSING}",
         [reason(value=-9999.0, low=-9999.0)],
         {"pressure": -9999},
@@ -131,9 +118,7 @@ CASES: list[tuple[str, list[Reason], dict[str, Any]]] = [
         [reason(value=1e60)],
         {"pressure": 1.7e308},
     ),
-    ("pressure is -1234, usually 3.1 (2.8 to 3.4)", [reason(value=-1234.0)], {"pressure": -1234.0}),
     ("flow is 999, usually 168 (150 to 990)", [FLOW._replace(value=999.0, high=990.0)], {"flow": 999}),
-    (f"pressure is 3.4001, {USUALLY}", [reason(value=3.4001)], {"pressure": 3.4001}),
 ]
 
 
@@ -143,33 +128,28 @@ def test_a_reason_in_words(words: str, reasons: list[Reason], changed: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("facts", "reasons", "record"),
+    ("facts", "reasons"),
     [
-        (f"pressure is 9.8, {BETWEEN}", [INSIDE._replace(partner=1), FLOW._replace(partner=0)], RECORD),
-        (f"pressure is 9.8, {USUALLY}", [reason(cause=Cause.PAST, before=2)], RECORD),
+        (f"pressure is 9.8, {BETWEEN}", [INSIDE._replace(partner=1), FLOW._replace(partner=0)]),
+        (f"pressure is 9.8, {USUALLY}", [reason(cause=Cause.PAST, before=2)]),
     ],
 )
-def test_only_facts_are_said_where_reasons_mean_little(
-    facts: str, reasons: list[Reason], record: dict[str, Any]
-) -> None:
+def test_only_facts_are_said_where_reasons_mean_little(facts: str, reasons: list[Reason]) -> None:
     for earlier in (0.0, 10.0):
-        assert explanation_of(reasons, SCHEMA, record, earlier, False) == f"no outlier; most unusual: {facts}"
+        assert explanation_of(reasons, SCHEMA, RECORD, earlier, False) == f"no outlier; most unusual: {facts}"
     after_others = f"the records before it were odd, which raises its score; most unusual: {facts}"
-    assert explanation_of(reasons, SCHEMA, record, MIN_EARLIER_EXCESS) == after_others
-    assert "before it were odd" not in explanation_of(reasons, SCHEMA, record, MIN_EARLIER_EXCESS - 0.01)
+    assert explanation_of(reasons, SCHEMA, RECORD, MIN_EARLIER_EXCESS) == after_others
+    assert "before it were odd" not in explanation_of(reasons, SCHEMA, RECORD, MIN_EARLIER_EXCESS - 0.01)
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        *((name, name) for name in ("flow rate (m³/h)", 'motor "A"', "压力")),
-        *((name, f'"{name}"') for name in ("flow; return", "flow, return", " flow", "")),
+def test_names_in_a_sentence() -> None:
+    for name, shown in (
+        *((name, name) for name in ("flow rate (m³/h)", 'motor "A"')),
+        *((name, f'"{name}"') for name in ("flow, return", " flow", "")),
         ("line\nbreak", "line break"),
         (f"plant.north.{'hall.' * 60}temperature", "plant.north.hall.ha…all.hall.hall.hall.hall.hall.temperature"),
-    ],
-)
-def test_names_in_a_sentence(name: str, shown: str) -> None:
-    assert explanation_of([reason()], Schema((name, "x")), {name: 9.8}) == f"{shown} is 9.8, {USUALLY}"
+    ):
+        assert explanation_of([reason()], Schema((name, "x")), {name: 9.8}) == f"{shown} is 9.8, {USUALLY}"
 
 
 @pytest.mark.parametrize("value", [9.8, 1e70, -1e308, 5e-324, 7, True, 2**62, 0.1 + 0.2])
@@ -188,15 +168,13 @@ KEYS = {"u1086": "u1086", b"u1086": "u1086", None: "its key", "": '""', LONG_KEY
 KEYS[b"\xff\x00;"] = '"\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER};"'
 
 
-@pytest.mark.parametrize(("key", "shown"), KEYS.items(), ids=[shown[:10] for shown in KEYS.values()])
-def test_the_sentence_names_the_key_for_which_a_value_is_unusual(key: bytes | str | None, shown: str) -> None:
-    one = reason()
-    assert (
-        explanation_of([one._replace(scope="key")], SCHEMA, RECORD, key=key)
-        == f"pressure is 9.8, for {shown} {USUALLY}"
-    )
-    assert explanation_of([one], SCHEMA, RECORD, key=key) == f"pressure is 9.8, {USUALLY}"
-    assert reasons_of([one._replace(scope="key")], SCHEMA, RECORD)[0]["scope"] == "key"
+def test_the_sentence_names_the_key_for_which_a_value_is_unusual() -> None:
+    of_key = reason()._replace(scope="key")
+    for key, shown in KEYS.items():
+        said = explanation_of([of_key], SCHEMA, RECORD, key=key)
+        assert said == f"pressure is 9.8, for {shown} {USUALLY}"
+        assert explanation_of([reason()], SCHEMA, RECORD, key=key) == f"pressure is 9.8, {USUALLY}"
+    assert reasons_of([of_key], SCHEMA, RECORD)[0]["scope"] == "key"
 
 
 def test_reasons_as_json() -> None:
@@ -233,7 +211,9 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, Any], Schema, list[Reason]]:
         value = draw(st.one_of(st.just(float(row[feature])), some))
         high = draw(st.one_of(st.just(low), some))
         partner = draw(st.one_of(st.just(-1), st.integers(0, n)))
-        cause, before = draw(st.sampled_from(list(Cause))), draw(st.integers(0, 100))
+        is_category = features[feature] in schema.categorical  # which has no cause VALUE
+        causes = [one for one in Cause if one is not Cause.VALUE or not is_category]
+        cause, before = draw(st.sampled_from(causes)), draw(st.integers(0, 100))
         share, frequency = draw(st.floats(0, 1)), draw(some)
         usual, expected = draw(some), draw(some)
         reasons.append(Reason(feature, cause, share, value, usual, low, high, frequency, partner, before, expected))

@@ -8,10 +8,8 @@ import errno
 import gzip
 import io
 import json
-import lzma
 import math
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,6 @@ from fomo_stream.records.files import RecordFile, read_rows
 from fomo_stream.records.lines import LineSource, plain_text
 from fomo_stream.records.result_writers import (
     CSV_FIELDS,
-    EXPLAINED_FIELDS,
     CsvWriter,
     JsonWriter,
     OutputForm,
@@ -38,20 +35,16 @@ from fomo_stream.records.schema import Schema
 class Trickle(io.BytesIO):
     """A pipe that gives a few bytes at a time."""
 
-    chunk = 1
+    def __init__(self, data: bytes, chunk: int) -> None:
+        super().__init__(data)
+        self.chunk = chunk
 
     def read1(self, size: int | None = -1, /) -> bytes:
         return super().read1(min(self.chunk, size or 1))
 
 
-def trickle(data: bytes, chunk: int) -> Trickle:
-    stream = Trickle(data)
-    stream.chunk = chunk
-    return stream
-
-
 def raw_lines(data: bytes, chunk: int = 1) -> list[bytes]:
-    return list(LineSource(plain_text(trickle(data, chunk), "it")))
+    return list(LineSource(plain_text(Trickle(data, chunk), "it")))
 
 
 # --- lines
@@ -68,11 +61,13 @@ def test_text_is_the_same_with_and_without_a_mark_and_compression(
 ) -> None:
     lines = ["first", *lines, "last"]
     data = "\n".join(lines).encode(codec)
-    assert raw_lines(gzip.compress(data) if compressed else data, chunk) == [line.encode() for line in lines]
+    if compressed:  # files may follow each other
+        data = gzip.compress(data[:chunk]) + gzip.compress(data[chunk:])
+    assert raw_lines(data, chunk) == [line.encode() for line in lines]
 
 
 ZIP = b"PK\3\4" + bytes(9)
-REFUSED = {"zip": ZIP, "bzip2": bz2.compress(b"a,b"), "xz": lzma.compress(b"a,b"), "zip in gzip": gzip.compress(ZIP)}
+REFUSED = {"zip": ZIP, "bzip2": bz2.compress(b"a,b"), "zip in gzip": gzip.compress(ZIP)}
 REFUSED |= {"utf-16": "a,b\n".encode("utf-16"), "utf-16 without mark": "a,b\n".encode("utf-16-le") * 50}
 REFUSED |= {"binary": bytes(range(256)) * 40}
 
@@ -81,10 +76,6 @@ REFUSED |= {"binary": bytes(range(256)) * 40}
 def test_other_formats_are_refused(data: bytes) -> None:
     with pytest.raises(SchemaError, match="not text in UTF-8"):
         raw_lines(data, 512)
-
-
-def test_compressed_files_may_follow_each_other() -> None:
-    assert raw_lines(gzip.compress(b"a\nb") + gzip.compress(b"c\nd") + bytes(9), 7) == [b"a", b"bc", b"d"]
 
 
 def test_damaged_compressed_data_is_one_sentence() -> None:
@@ -139,24 +130,8 @@ def rows_of(data: bytes, width: int | None = None, delimiter: str = ",") -> list
     return listed
 
 
-@given(
-    st.binary(max_size=60) | st.text('ab1,;"\n\r', max_size=60).map(str.encode),
-    st.integers(1, 4),
-    st.sampled_from(",;"),
-)
-def test_any_bytes_give_rows_that_cover_every_line_once(data: bytes, width: int, delimiter: str) -> None:
-    lines = data.split(b"\n")
-    n = len(lines) - (not lines[-1])
-    rows = rows_of(data, width, delimiter)
-    places = [(row.number, row.last) for row in rows]
-    assert [place for first, last in places for place in range(first, last + 1)] == list(range(1, n + 1))
-    assert all(last < first for (_, last), (first, _) in pairwise(places))
-    for row in rows:
-        assert row.error is not None or len(row.cells) in (0, width)
-
-
 @pytest.mark.parametrize("broken", ['"1,2,3', '1,"2,3', '1,2,"3', '1,"2",3"4,"5'])
-@pytest.mark.parametrize("after", ["4,5,6", '4,"5",6', '4,"5\n5",6', '4,"a ""b"" c",6', ""])
+@pytest.mark.parametrize("after", ['4,"5\n5",6', '4,"a ""b"" c",6', ""])
 def test_a_quote_that_is_not_closed_costs_its_own_line_only(broken: str, after: str) -> None:
     good = [f"{i},{i},{i}" for i in range(50)]
     lines = [*good, broken, *good, after, *good]
@@ -164,28 +139,18 @@ def test_a_quote_that_is_not_closed_costs_its_own_line_only(broken: str, after: 
     bad = [row for row in rows if row.error is not None]
     assert [(row.number, row.last, row.error.reason) for row in bad if row.error] == [(51, 51, "not_csv")]
     assert ",".join(bad[0].cells) == broken
-    expected = next(csv.reader(io.StringIO(after)), [])
-    assert [row.cells for row in rows if row.error is None] == [
-        *csv.reader([*good, *good]),
-        expected,
-        *csv.reader(good),
-    ]
+    expected = [*csv.reader([*good, *good]), next(csv.reader(io.StringIO(after)), []), *csv.reader(good)]
+    assert [row.cells for row in rows if row.error is None] == expected
 
 
-def test_open_quotes_in_every_line_are_looked_at_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_quotes_and_rows_that_are_too_long_are_looked_at_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     n = 5000
     rows = rows_of(b'x","y\n' * n, width=2)  # each line closes the quote of the line before, and opens one
     assert [row.number for row in rows] == list(range(1, n + 1))
     monkeypatch.setattr("fomo_stream.records.csv_rows.MAX_RECORD_BYTES", 500)
     rows_of(b'"x,1\n' + b"2,3\n" * n, width=2)
-
-
-def test_a_row_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fomo_stream.records.csv_rows.MAX_RECORD_BYTES", 20)
-    good, bad, after = rows_of(b"1,2\n1," + b"2" * 30 + b"\n3,4\n", width=2)
-    assert (good.error, after.cells) == (None, ["3", "4"])
-    assert bad.error is not None
-    assert bad.error.reason == "too_large"
+    good, bad, after = rows_of(b"1,2\n1," + b"2" * 501 + b"\n3,4\n", width=2)
+    assert (good.error, bad.error and bad.error.reason, after.cells) == (None, "too_large", ["3", "4"])
 
 
 # --- cells
@@ -248,18 +213,12 @@ def read(data: bytes, **options: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("data", "value"),
     [
-        (b"a;b\n1,5;2.5\n", 1.5),
-        (b"a;b\n1.5;2.5\n", 1.5),
         (b"a;b\n1,234;1\n", 1.234),  # semicolons separate cells because of decimal commas
-        (b"a;b\n1.234;1\n", 1.234),
         (b"a;b\n1.234;1\n1,5;1\n", 1234.0),
         (b"a;b\n\xe2\x88\x921,5;1\n", -1.5),  # the minus sign of typography
         (b'a,b\n"1,234",1\n', 1234.0),
-        (b'a,b\n"1,5",2.5\n', 1.5),
-        (b"a\tb\n1'234.5\t2\n", 1234.5),
         (b"a;b\n1\x92234,5;1\n", 1234.5),  # an apostrophe of Windows-1252
         (b"a;b\n01.02.2024;1,5\n", "01.02.2024"),
-        (b"a;b\nNA;1,5\n", None),
         (b"a;b\n12 %;1,5\n", "12 %"),
         (b"a;b\n1_000;1,5\n", "1_000"),
     ],
@@ -312,9 +271,9 @@ def test_any_bytes_in_any_pieces_are_refused_or_every_line_is_a_record_an_error_
         lines = list(file)
     except (SchemaError, ConfigError) as error:
         with pytest.raises(type(error)):
-            list(RecordFile(trickle(data, chunk), format, decimal=decimal))
+            list(RecordFile(Trickle(data, chunk), format, decimal=decimal))
         return
-    again = list(RecordFile(trickle(data, chunk), format, decimal=decimal))
+    again = list(RecordFile(Trickle(data, chunk), format, decimal=decimal))
     assert [(line.number, line.raw, str(line.record)) for line in again] == [
         (line.number, line.raw, str(line.record)) for line in lines
     ]
@@ -330,10 +289,8 @@ def test_any_bytes_in_any_pieces_are_refused_or_every_line_is_a_record_an_error_
     ("data", "complaint"),
     [
         (b"", "empty"),
-        (b"\n \n", "empty"),
         (b"1,2\n3,4\n", "names the columns"),
         (b"a,b,a,c,b,a\n1,2,3,4,5,6\n", "several columns named 'a', 'b' in line 1.* give each"),
-        (b"1,5;2,7\n3,5;4,7\n", "names the columns"),
         (b'a,"b\n1,2\n', "a quote is missing"),
         (b"a,b\r1,2\r", "a carriage return inside"),
         (b'[{"a": 1},\n{"a": 2}]\n', "one JSON array"),
@@ -400,27 +357,19 @@ def test_output_lines_have_the_numbers_of_input_lines(rows: list[str], blank: in
         assert (not line.strip()) == (not source.strip()), (line, source)
 
 
-def test_blank_json_lines_keep_their_place() -> None:
-    output = written(b'\n{"a": 1}\n\n \n{"a": 2}\n', OutputForm(scores_only=True))
-    assert [bool(line) for line in output.split(b"\n")] == [False, True, False, False, True, False]
-
-
-@pytest.mark.parametrize(
-    ("data", "outlier", "number"),
-    [
+def test_only_outliers_are_written_with_the_header_and_their_lines() -> None:
+    form = OutputForm(scores_only=True, outliers_only=True)
+    for data, outlier, number in (
         (b"\na,b\n1,2\n\n3,4\nbad\n", 2, 5),
         (b'a,b\n"1\n\n",2\n"x\ny",4\n', 1, 5),  # its first line
-        (b'\n{"a": 1}\n\n{"a": 2}\n{bad\n', 3, 4),
-    ],
-)
-def test_only_outliers_are_written_with_the_header_and_their_lines(data: bytes, outlier: int, number: int) -> None:
-    output = written(data, OutputForm(scores_only=True, outliers_only=True), outliers=(outlier,)).decode()
-    if data.lstrip().startswith(b"a,b"):
-        (row,) = csv.DictReader(io.StringIO(output, newline=""))
+    ):
+        (row,) = csv.DictReader(io.StringIO(written(data, form, outliers=(outlier,)).decode(), newline=""))
         assert (row["fomo_outlier"], row["fomo_line"]) == ("true", str(number))
-    else:
-        (result,) = (json.loads(line)["fomo"] for line in output.splitlines())
-        assert (result["outlier"], result["line"]) == (True, number)
+    data = b'\n{"a": 1}\n\n{"a": 2}\n{bad\n'
+    result = json.loads(written(data, form, outliers=(3,)))["fomo"]
+    assert (result["outlier"], result["line"]) == (True, 4)
+    every = written(data, OutputForm(scores_only=True))  # blank lines keep their place
+    assert [bool(line) for line in every.split(b"\n")] == [False, True, False, True, True, False]
 
 
 def test_the_output_is_utf_8_and_a_row_with_too_many_cells_loses_none() -> None:
@@ -430,15 +379,6 @@ def test_the_output_is_utf_8_and_a_row_with_too_many_cells_loses_none() -> None:
     _, long, short = csv.reader(io.StringIO(written(b"a,b\n1,2,3,4\n1\n", OutputForm()).decode()))
     assert (long[:2], short[:2]) == (["1", "2,3,4"], ["1", ""])
     assert len(long) == len(short)
-
-
-def test_reasons_are_names_and_a_sentence() -> None:
-    reasons = [{"feature": "flow", "with": "rpm"}, {"feature": "rpm"}, {"feature": "load"}]
-    output = written(b"a\n1\n", OutputForm(is_explained=True), reasons=reasons, explanation="flow is 3, usually 5")
-    (row,) = csv.DictReader(io.StringIO(output.decode()))
-    assert (row["fomo_reasons"], row["fomo_explanation"]) == ("flow; rpm; load", "flow is 3, usually 5")
-    plain = written(b"a\n1\n", OutputForm(), reasons=reasons).decode().partition("\n")[0]
-    assert not {f"fomo_{name}" for name in EXPLAINED_FIELDS} & set(plain.split(","))
 
 
 FORMS = [OutputForm(is_explained=True), OutputForm(), OutputForm(outliers_only=True)]

@@ -33,30 +33,16 @@ def inferred(columns: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
 
 def test_features_are_the_numeric_and_boolean_leaves_sorted_by_path() -> None:
     record = {"z": 1.5, "motor": {"rpm": 900, "on": True, "tags": [1]}, "a": 2, "site": "north", "gone": None}
-    schema, left_out = infer_schema([record] * 20)
-    assert schema.features == ("a", "motor.on", "motor.rpm", "z")
-    assert left_out == {"gone": "no value so far", "motor.tags": "a list", "site": "text"}
-
-
-@pytest.mark.filterwarnings("error")
-def test_absurd_values_do_not_make_a_measurement_a_counter() -> None:
-    flow = np.random.default_rng(0).normal(170, 3, 200).tolist()
-    flow[100:102] = [1e308, -1e308]
-    features, left_out = inferred({"flow": flow, "n": list(range(200))})
-    assert features == ("flow",)
-    assert left_out == {"n": "monotone counter"}
-
-
-def test_rare_leaves_and_earlier_results_are_left_out() -> None:
-    batch: list[dict[str, Any]] = [{"x": i % 7, "fomo": {"score": 0.1}} for i in range(100)]
+    batch: list[dict[str, Any]] = [dict(record) for _ in range(100)]
     for i in range(5):
         batch[10 * i] |= {"seldom": i % 3, **({"rare": 1.0} if i else {})}
     schema, left_out = infer_schema(batch)
-    assert schema.features == ("seldom", "x")
-    assert left_out == {"fomo.score": "result of an earlier run", "rare": "present in only 4 of 100 records"}
+    assert schema.features == ("a", "motor.on", "motor.rpm", "seldom", "z")
+    rare = {"rare": "present in only 4 of 100 records"}
+    assert left_out == {"gone": "no value so far", "motor.tags": "a list", "site": "text", **rare}
 
 
-@pytest.mark.parametrize("batch", [[], [{}], [{"a": "x"}], [{"a": math.nan}]])
+@pytest.mark.parametrize("batch", [[], [{"a": "x"}], [{"a": math.nan}]])
 def test_without_any_number_the_error_says_what_to_name(batch: list[dict[str, Any]]) -> None:
     with pytest.raises(SchemaError, match="name the features to use"):
         infer_schema(batch)
@@ -119,7 +105,6 @@ REASONS: list[tuple[str, list[Any], str | None]] = [
     # identifiers are distinct integers with a telling name, or very large
     ("order_id", IDS[:3], ID),
     ("order_id", IDS[:2], None),  # two values say nothing
-    ("order_amount", IDS, None),
     ("order_id", [value + 0.5 for value in IDS], None),
     ("order_id", IDS[:50] * 2, ID),
     ("order_id", IDS[:49] * 2 + IDS[:2], None),  # fewer than half are distinct
@@ -128,7 +113,6 @@ REASONS: list[tuple[str, list[Any], str | None]] = [
     ("trace", TRACES[:9], None),  # too few to tell
     ("trace", [*TRACES[:99], TRACES[0]], ID),
     ("trace", [*TRACES[:98], *TRACES[:2]], None),  # not all are distinct
-    ("trace", [LARGE - 1000 * value for value in IDS], None),  # 15 digits may be measured
     ("trace", [*IDS[:99], LARGE**2], None),  # one large value among small ones
     # counters go in equal steps, or have a telling name and one direction
     ("n", [5 * i for i in range(10)], COUNTER),
@@ -142,46 +126,37 @@ REASONS: list[tuple[str, list[Any], str | None]] = [
     ("level", [20 + 0.1 * i + 1e-12 * (i % 3) for i in range(100)], None),  # noise of a sensor
     ("seq", whole(rising(11, falls=1)), COUNTER),
     ("seq", whole(rising(11, falls=2)), None),
-    ("seq", whole(rising(9)), None),
     ("seq", rising(20), None),  # counters are integers
     ("amount", whole(rising(20)), None),
     # times are epochs, or have a name and only rise
     ("value", rising(101, falls=10, start=1.7e9), TIME),
     ("value", rising(101, falls=11, start=1.7e9), None),
     ("value", sorted(2 * rising(50, start=1.7e9)), TIME),  # each time twice
-    ("value", rising(9, start=1.7e9), None),  # too few to tell
     ("value", [1.7e9] * 100, None),  # a constant is no clock
     ("value", rising(100, start=5e9), None),  # after the year 2100
     ("elapsed_time", rising(10), TIME),
     ("elapsed_time", rising(9), None),
     ("time_in_state_s", rising(10), None),  # only the last two words of a name count
-    ("response_time", rising(100, falls=5), None),  # a latency may also fall
     # text is a time if all of it is in ISO 8601
     ("when", ["2025-10-01", "2025-10-02", None, " ", "n/a"], TIME),
     ("when", ["2025-10-01T12:00:00Z", "2025-10-01 12:00:00.5+02:00", " 2025-10-01T12:00 "], TIME),
     ("when", ["2025-10-01", "soon"], "text"),
     ("when", ["20251001", "20251002"], TIME),
     ("when", ["20251001", "20251002", "20251099"], None),
-    ("when", ["20251001", "20251002", "2025100"], None),
-    ("when", ["2025-10-01", [1]], "text"),
     # a field is text when most of its values are; missing values say nothing
     ("mixed", ["high", 2.5] * 50, None),
     ("mixed", ["high", *["high", 2.5] * 50], "text"),
-    ("mixed", ["n/a", " ", *["n/a", 2.5] * 50], None),
     # text is numeric if all of it is decimal numbers that are no names
     ("amount", ["0.42", "-3", " 1E+2 ", "", None, "N/A"] * 9, None),
-    ("amount", ["0.42", 17, "3"] * 9, None),
     ("amount", ["0.42", "free"] * 9, "text"),
     ("amount", [*["0.42", "free"] * 9, "3"], "text, mostly numbers"),
     ("zip", ["01067", "10115"] * 9, "text"),
-    ("price", ["1,50", "2,75"] * 9, "text"),
     ("telephone", ["+4915112", "+4915113"] * 9, "text"),
     ("card", ["4000123412341234", "4000123412341235"] * 9, "text of long whole numbers"),
     ("bytes", ["512", "4000123412341235"] * 9, None),
     ("order_id", list(map(str, IDS)), ID),
     ("n", list(map(str, range(20))), COUNTER),
     # only the field of the result itself is an earlier one
-    ("fomo", [0.5, 0.25], "result of an earlier run"),
     ("fomo.score", [0.5, 0.25], "result of an earlier run"),
     ("fomo_level", [0.5, 0.25], None),
 ]
@@ -193,13 +168,12 @@ def test_why_a_field_is_no_feature(path: str, values: list[Any], why: str | None
 
 
 @pytest.mark.parametrize("unit", [1, 1e3, 1e6, 1e9])  # seconds, milliseconds, microseconds, nanoseconds
-@pytest.mark.parametrize("year", [2001, 2099])
-def test_times_since_1970_are_recognised_in_every_unit_by_name_or_direction(unit: float, year: int) -> None:
-    start = (year - 1970) * 31_556_952
-    moments = rising(40, start=start * unit, scale=unit)
-    for times in (moments, [f"{moment:.0f}" for moment in moments]):
-        assert reason("created_at", shuffled(times)) == "a time"
-        assert reason("value", times) == "a time"
+def test_times_since_1970_are_recognised_in_every_unit_by_name_or_direction(unit: float) -> None:
+    for year in (2001, 2099):
+        moments = rising(40, start=(year - 1970) * 31_556_952 * unit, scale=unit)
+        for times in (moments, [f"{moment:.0f}" for moment in moments]):
+            assert reason("created_at", shuffled(times)) == "a time"
+            assert reason("value", times) == "a time"
 
 
 def test_what_the_user_may_not_expect_of_the_features_is_noted() -> None:
@@ -214,7 +188,6 @@ def test_what_the_user_may_not_expect_of_the_features_is_noted() -> None:
     assert texts == "read as numbers although they are text: money.paid"
     assert "most of their values are seen once or twice: user; leave" in rare
     assert list(input_notes(schema, [{"x": 1, "city": i} for i in range(49)])) == []  # too few to tell
-    assert len(list(input_notes(schema, [{"x": 1, "city": i} for i in range(50)]))) == 1
     assert list(input_notes(schema, [{"x": 1, "city": i // 3} for i in range(60)])) == []
 
 
@@ -227,10 +200,12 @@ def test_fields_named_as_categorical_are_features_whatever_they_look_like() -> N
         for i in range(50)
     ]
     names = ("site", "customer_id", "timestamp", "deep.tag")
-    schema, left_out = infer_schema(batch, categorical=names)
+    schema, left_out = infer_schema(batch, categorical=names, other={"site": "key of the series"})
     assert schema == Schema(("customer_id", "deep.tag", "site", "timestamp", "x"), frozenset(names))
     assert left_out == {}
     assert set(infer_schema(batch)[1]) == set(names)
+    schema, left_out = infer_schema(batch, other={"x": "key of the series"}, categorical=("site",))
+    assert (schema.features, left_out["x"]) == (("site",), "key of the series")
 
 
 def test_categorical_fields_count_against_the_limit_of_inferred_features() -> None:
@@ -257,15 +232,6 @@ def test_absurdly_many_names_take_bounded_time(value: Any, same: bool) -> None:
     with pytest.raises((TooManyFeaturesError, NoFeaturesError)):
         infer_schema(batch)
     assert time.process_time() - began < 4
-
-
-def test_the_field_that_tells_series_apart_is_no_feature_unless_it_is_a_category() -> None:
-    batch = [{"x": i % 7, "device": i % 3} for i in range(50)]
-    assert infer_schema(batch)[0].features == ("device", "x")
-    schema, left_out = infer_schema(batch, other={"device": "key of the series"})
-    assert (schema.features, left_out) == (("x",), {"device": "key of the series"})
-    named = infer_schema(batch, other={"device": "key of the series"}, categorical=("device",))[0]
-    assert named.features == ("device", "x")
 
 
 @pytest.mark.parametrize("n_keys", [1, 4])
@@ -365,4 +331,3 @@ def test_named_features_that_mislead_are_noted_and_inferred_ones_need_no_note() 
     assert "--exclude" in note
     (counters,) = input_notes(infer_schema(batch)[0], batch)
     assert counters.startswith("counters")
-    assert list(input_notes(Schema(("load", "order_id"), frozenset({"order_id"})), batch[:49])) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import shlex
 from typing import Any
 
@@ -64,17 +63,6 @@ def test_rows_and_features_are_those_without_these_values(batch: list[dict[str, 
     )
 
 
-def test_a_counter_with_marks_counts_and_a_field_of_marks_is_no_feature() -> None:
-    rng, total = random.Random(0), 0
-    batch: list[dict[str, Any]] = []
-    for i in range(200):
-        total += rng.randrange(1, 90)
-        batch.append({"energy": -1 if i % 9 == 4 else total, "dead": 65535, "x": rng.random()})
-    schema, left_out = infer_schema(batch, marks={"energy": (-1.0,), "*": (65535.0,)})
-    assert (schema.features, schema.counters) == (("energy", "x"), frozenset({"energy"}))
-    assert left_out == {"dead": "no value so far"}
-
-
 # --- what looks like a mark
 
 RNG = np.random.default_rng(0)
@@ -103,8 +91,7 @@ def notes(values: NDArray[np.float64], name: str = "x") -> list[str]:
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("value", [-9999.0, 65535.0, 123456.5, 3.4028234663852886e38])
-@pytest.mark.parametrize("every", [3, 20, 60])
+@pytest.mark.parametrize(("value", "every"), [(-9999.0, 3), (123456.5, 20), (3.4028234663852886e38, 60)])
 def test_one_exact_value_far_from_all_others_is_named_with_the_flag_that_makes_it_missing(
     column: str, value: float, every: int
 ) -> None:
@@ -113,6 +100,8 @@ def test_one_exact_value_far_from_all_others_is_named_with_the_flag_that_makes_i
     assert f"in {len(range(3, 2000, every)):,} of 2,000 records" in last
     flag = shlex.split(last)[-2:]
     assert parse(ScoreSettings, flag).marks == {"kW, load": (value,)}
+    (late,) = notes(with_value(column, value, every, first=900))  # which the first records do not have
+    assert f"in {len(range(900, 2000, every)):,} of 2,000 records, far from all others (" in late
 
 
 @pytest.mark.filterwarnings("error")
@@ -121,22 +110,15 @@ def test_no_numbers_are_too_large_or_too_few_to_be_looked_at(values: list[float]
     assert len(notes(np.array(values * 3))) <= 2
 
 
-def test_a_mark_that_only_later_records_have_is_named_at_the_end() -> None:
-    (last,) = notes(with_value("percent", 999.0, 50, first=900))
-    assert last.startswith("numbers that may mean missing: x is 999 in 22 of 2,000 records, far from all others (")
-
-
 @pytest.mark.parametrize(
     "values",
     [
         *COLUMNS.values(),
         with_value("normal", 0.0, 20),  # off
         with_value("normal", -9999.0, 1000),  # twice
-        with_value("normal", 25.0, 20),  # near
         np.where(np.arange(2000) % 9 == 0, 9000 + COLUMNS["levels"], COLUMNS["normal"]),  # another mode
         np.where(np.arange(2000) % 9 == 0, COLUMNS["normal"], 9999.0),  # what most have
         np.full(2000, 9999.0),
-        np.full(2000, np.nan),
         np.where(np.arange(2000) % 5 == 0, 999.0, 1.0),  # two states
     ],
 )

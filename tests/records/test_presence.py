@@ -38,7 +38,7 @@ def test_a_feature_that_goes_away_and_comes_back_is_told_once_each(sizes: list[i
         assert all(when <= at < when + 150 for (at, _), when in zip(own, expected, strict=True))
 
 
-@pytest.mark.parametrize("share", [0.05, 0.3, 0.9])
+@pytest.mark.parametrize("share", [0.05, 0.9])
 def test_a_feature_that_few_records_have_is_not_told(share: float) -> None:
     rng = np.random.default_rng(1)
     rows = np.where(rng.random((50_000, 4)) < share, 1.0, np.nan)
@@ -67,12 +67,13 @@ def test_a_new_field_is_told_once_if_it_stays() -> None:
     assert [one for one in found if one] == [["flow_m3h", "motor.speed"]]
 
 
-def test_absurdly_many_names_cost_little_memory() -> None:
+def test_absurdly_many_names_cost_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fomo_stream.records.presence.MAX_KNOWN_NAMES", 1000)
     presence = Presence()
     tracemalloc.start()
-    presence.learn({f"n{at}_{i}": 1 for i in range(5000)} for at in range(60))
+    presence.learn({f"n{at}_{i}": 1 for i in range(500)} for at in range(60))
     for at in range(60):
-        presence.new_fields({f"m{at}_{i}": 1 for i in range(5000)}, 1)
+        presence.new_fields({f"m{at}_{i}": 1 for i in range(500)}, 1)
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < 20 << 20  # all 600,000 names would take three times as much
+    assert held < 2 << 20  # all 60,000 names would take three times as much

@@ -62,7 +62,7 @@ def by_days(rule: str, start: datetime) -> list[datetime]:
     return [one for one in every if one < LAST]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rules(), st.integers(0, 800 * 1440))
 def test_days_are_those_of_another_implementation(rule: str, minutes: int) -> None:
     start = datetime(2025, 1, 1) + timedelta(minutes=minutes)
@@ -74,32 +74,20 @@ def test_days_are_those_of_another_implementation(rule: str, minutes: int) -> No
 @pytest.mark.parametrize(
     "rule",
     [
-        *(
-            "INTERVAL=0",
-            "INTERVAL=-1",
-            "COUNT=999999999",
-            "BYSECOND=0,1,2,3",
-            "BYMINUTE=0,1",
-            "BYHOUR=1,2",
-            "BYHOUR=24",
-        ),
-        *("FREQ=WEEKLY", "UNTIL=99991231T235959Z", "UNTIL=20260231", "BYEASTER=1", "BYDAY=", "BYDAY=\u0661MO", "\n"),
-        *("BYMONTH=" + ",".join(["1"] * 40), ";" * 400, "INTERVAL=1\nRRULE:FREQ=DAILY"),
+        *("", "FREQ=SECONDLY", "INTERVAL=1"),
+        *(f"FREQ=DAILY;{more}" for more in ("INTERVAL=0", "INTERVAL=-1", "COUNT=999999999", "BYSECOND=0,1,2,3")),
+        *(f"FREQ=DAILY;{more}" for more in ("BYHOUR=1,2", "BYHOUR=24", "FREQ=WEEKLY", "UNTIL=99991231T235959Z")),
+        *(f"FREQ=DAILY;{more}" for more in ("UNTIL=20260231", "BYEASTER=1", "BYDAY=", "BYDAY=\u0661MO", "\n")),
+        *(f"FREQ=DAILY;{more}" for more in ("BYMONTH=" + ",".join(["1"] * 40), ";" * 400, "\nRRULE:FREQ=DAILY")),
     ],
 )
 def test_what_would_hang_or_is_no_rule_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match=r"not supported|FREQ|hour|does not match|day"):
-        repetitions(f"FREQ=DAILY;{rule}", datetime(2026, 1, 1), BERLIN, HOUR)
-
-
-@pytest.mark.parametrize("rule", ["", "FREQ=SECONDLY", "INTERVAL=1"])
-def test_a_rule_has_a_frequency(rule: str) -> None:
-    with pytest.raises(ValueError, match="FREQ"):
         repetitions(rule, datetime(2026, 1, 1), BERLIN, HOUR)
 
 
-@pytest.mark.parametrize("rule", ["FREQ=DAILY;INTERVAL=7;BYDAY=TU", "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"])
-def test_a_rule_that_never_takes_place_is_found_out_at_once(rule: str) -> None:
+def test_a_rule_that_never_takes_place_is_found_out_at_once() -> None:
     began = time.process_time()
-    assert not repetitions(rule, datetime(1970, 1, 1), UTC, HOUR)[0].any()
+    for rule in ("FREQ=DAILY;INTERVAL=7;BYDAY=TU", "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"):
+        assert not repetitions(rule, datetime(1970, 1, 1), UTC, HOUR)[0].any()
     assert time.process_time() - began < 20

@@ -78,4 +78,3 @@ def test_categorical_fields_are_added_to_the_features_that_are_named() -> None:
     schema = Schema.of(("x", "site"), ("site", "kind"))
     assert schema == Schema(("x", "site", "kind"), frozenset({"site", "kind"}))
     assert schema.categorical_columns == (1, 2)
-    assert Schema(("x",)).categorical_columns == ()

@@ -36,10 +36,9 @@ def test_a_place_is_in_the_bin_of_the_clock(moment: datetime, names: list[str]) 
         assert bin_of_last // inner == local.month - 1
 
 
-@pytest.mark.parametrize("day", [datetime(2026, 3, 29), datetime(2026, 10, 25)])  # the clocks change at night
-def test_three_in_the_afternoon_is_that_before_and_after_the_clocks_change(day: datetime) -> None:
-    for shift in (-1, 0, 1):
-        local = (day + timedelta(days=shift, hours=15, minutes=30)).replace(tzinfo=BERLIN)
+def test_half_past_three_is_that_on_the_days_around_a_change_of_the_clocks() -> None:
+    for day in (28, 29, 30):
+        local = datetime(2026, 3, day, 15, 30, tzinfo=BERLIN)
         assert places_at(round(local.timestamp() * 1000), ["hour"], BERLIN) == [15.5]
 
 
@@ -79,13 +78,9 @@ def test_what_is_no_time_has_none(value: object) -> None:
     ("first", "shown"),
     [
         (638_471_520_000_000_000, "1990-"),  # ticks of .NET
-        (733_276_800, "1993-"),  # seconds of Apple, since 2001
         (2_403_302_000, "2046-"),  # the digits 24-03-30 20:00
         (2_460_400.5, "1970-"),  # a Julian day
-        ("1985-05-01", "1985-"),
-        (1_759_276_800, ""),
         (1_759_276_800_000, ""),
-        (19950101120000, ""),
         ("1995-01-01T12:00Z", ""),
     ],
 )

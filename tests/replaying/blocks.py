@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from fomo_stream.detector.results import Results, Status
+from fomo_stream.detector.results import Results, Scores, Status
 from fomo_stream.replaying.blocks import BLOCK, UNKNOWN, Block, BlockJudgement
 from fomo_stream.replaying.measures.measure import measure
 from fomo_stream.replaying.measures.recorder import MeasureSpec, Recorder
@@ -39,27 +39,13 @@ def incident(records: int, first: int = 0, feature: str | None = None) -> Report
     return {**places, "worst": worst, "records": records, "surprise": 5.0 * records, **why}
 
 
-def results(logit: Float, alert: NDArray[np.bool_] | None = None) -> Results:
+def results(logit: Float, alert: NDArray[np.bool_]) -> Results:
     """Results with these logits (n,), NaN while warming up."""
-    n, is_known = len(logit), ~np.isnan(logit)
-    alert = np.zeros(n, bool) if alert is None else alert
-    return Results(
-        score=expit(logit),
-        remembered_logit=logit,
-        logit=logit,
-        by_view=logit[:, None],
-        by_key=np.full(n, np.nan),
-        p_value=np.where(is_known, 0.5, np.nan),
-        outlier=alert,
-        generation=is_known.astype(np.int64),
-        severity=np.where(alert, 2, 0).astype(np.int8),
-        confidence=np.where(is_known, 1.0, np.nan),
-        series=np.zeros(n, np.int64),
-        begins=np.zeros(n, bool),
-        status=[Status.OK if known else Status.WARMING_UP for known in is_known],
-        reasons=[None] * n,
-        by_reference=np.full(n, np.nan),
-    )
+    known = ~np.isnan(logit)
+    scores = Scores.of(logit[:, None], known.astype(np.int64), np.where(known, 1.0, np.nan))
+    p_value, severity = np.where(known, 0.5, np.nan), np.where(alert, 2, 0).astype(np.int8)
+    made = Results.of(scores, logit, expit(logit), p_value, alert, severity, Status.OK)
+    return replace(made, status=[Status.OK if one else Status.WARMING_UP for one in known])
 
 
 def block(

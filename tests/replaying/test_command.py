@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,7 +63,7 @@ def test_a_replay_gives_the_same_bytes_again(folder: Path, capsys: pytest.Captur
     assert not list(folder.glob("*.partial"))
 
 
-@pytest.mark.parametrize("n", [40, RECORDS])
+@pytest.mark.parametrize("n", [40, 700])
 def test_alerts_of_a_valid_range_need_no_score(
     folder: Path, tmp_path: Path, n: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,10 +80,7 @@ def test_alerts_of_a_valid_range_need_no_score(
     alerts = json.loads(made["report.json"].read_text())["alerts"]
     scores = [alert["score"] or 0.0 for alert in alerts]
     assert scores == sorted(scores, reverse=True)
-    assert {alert["offset"] for alert in alerts if alert["score"] is None} == {5, 20, 35} & {
-        a["offset"] for a in alerts
-    }
-    assert any(alert["score"] is None for alert in alerts)
+    assert {alert["offset"] for alert in alerts if alert["score"] is None} == {5, 20, 35}
     said = " ".join(capsys.readouterr().out.split())
     assert ("none of them got a score. 3 alerts were given by a valid range." in said) == (n == 40)
 
@@ -91,43 +90,37 @@ def test_a_file_is_replayed_without_a_kafka_client(folder: Path, tmp_path: Path)
         "import sys; sys.modules['confluent_kafka'] = None; "  # importing it would fail
         "from fomo_stream.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
-    flags = ["--file", str(folder / "rows.jsonl"), "--model", str(folder / "cheap.safetensors"), "--views", "fast"]
-    output = ["--report", str(tmp_path / "report.html"), "--scores-file", str(tmp_path / "scores.jsonl")]
+    file, scores = tmp_path / "rows.jsonl", tmp_path / "scores.jsonl"
+    file.write_text("".join((folder / "rows.jsonl").read_text().splitlines(keepends=True)[:60]))
+    flags = ["--file", str(file), "--model", str(folder / "cheap.safetensors"), "--views", "fast"]
+    output = ["--report", str(tmp_path / "report.html"), "--scores-file", str(scores)]
     done = subprocess.run([sys.executable, "-c", program, "replay", *flags, *output], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == RECORDS
+    assert len(scores.read_text().splitlines()) == 60
     assert "Report: " in done.stdout
 
 
 def test_a_range_of_the_records_is_a_reference_as_a_file_with_them(folder: Path, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     rows = [{"day": f"2026-10-{1 + i // 100:02}", **row} for i, row in enumerate(rows)]
-    files = {"all.jsonl": rows, "good.jsonl": rows[300:900]}
-    for name, part in files.items():
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in part))
+    good, scores = tmp_path / "good.jsonl", tmp_path / "scores.jsonl"
+    good.write_text("".join(json.dumps(row) + "\n" for row in rows[300:900]))
     pd.DataFrame(rows).to_parquet(tmp_path / "all.parquet")
     contents = []
-    for name, reference in (
-        ("all.jsonl", tmp_path / "good.jsonl"),
-        ("all.jsonl", "2026-10-04/2026-10-10"),
-        ("all.parquet", "2026-10-04/2026-10-10"),
-    ):
-        scores = tmp_path / "scores.jsonl"
-        settings = settings_of(folder, file=tmp_path / name, time="day", reference=reference, scores_file=scores)
+    for reference in (good, "2026-10-04/2026-10-10"):
+        file = tmp_path / "all.parquet"
+        settings = settings_of(folder, file=file, time="day", reference=reference, scores_file=scores)
         assert run_replay(settings) == 0
         contents.append([json.loads(line)["fomo"] for line in scores.read_text().splitlines()])
     assert "reference_logit" in contents[0][0]
-    assert contents[0] == contents[1] == contents[2]
+    assert contents[0] == contents[1]
 
 
-def test_ctrl_c_gives_the_report_so_far_and_no_input_is_overwritten(folder: Path, tmp_path: Path) -> None:
+def test_ctrl_c_gives_the_report_so_far(folder: Path) -> None:
     so_far: Any = replay_settings(settings_of(folder), CtrlC(1)).report
     assert not so_far["source"]["is_complete"]
     assert 0 < so_far["source"]["records"] < RECORDS
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    for flag in ("report", "json_", "scores_file"):
-        with pytest.raises(ConfigError, match="would overwrite --file"):
-            run_replay(settings_of(folder, **{flag: str(folder / "rows.jsonl")}))
 
 
 def test_ctrl_c_while_the_report_is_made_does_not_lose_it(
@@ -170,38 +163,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def test_keywords_are_the_flags(asked: dict[str, Any], tmp_path: Path) -> None:
+def test_keywords_are_the_flags(asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("a\n1\n")
-    replay(
-        str(path),
-        label="y",
-        compare=["knn"],
-        grid={"alert_rate": [0.01, 0.001], "views": ["fast", ("trimmed", "recent")]},
-        context_size=500,
-        progress=True,
-    )
+    grid = {"alert_rate": [0.01, 0.001], "views": ["fast", ("trimmed", "recent")]}
+    replay(str(path), label="y", compare=["knn"], grid=grid, context_size=500, progress=True)
     made = asked["settings"]
     assert (made.file, made.label, made.compare, made.context_size) == (path, "y", ("knn",), 500)
     assert made.grid == ("alert_rate=0.01,0.001", "views=fast,trimmed+recent")
     assert made.report == "none"
     assert made.is_given("context_size")
-    assert not made.is_given("group")
-    assert asked["data"] is None
-    assert isinstance(asked["progress"], Progress)
-
-
-def test_data_in_memory_is_replayed_whatever_the_environment_names(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FOMO_TOPIC", "sensors")
-    index = pd.date_range("2026-10-01", periods=4, freq="s")
-    replay(pd.DataFrame({"a": range(4)}, index=index), labels=[0, 0, 1, 0])
-    made = asked["settings"]
-    assert (made.topic, made.file, made.time, made.label) == ("", Path("DataFrame"), "time", "label")
-    assert asked["data"].table.count == 4
+    assert (asked["data"], type(asked["progress"])) == (None, Progress)
+    monkeypatch.setenv("FOMO_TOPIC", "sensors")  # is not replayed where data is given
     replay([{"a": 1, "at": 5, "y": 1}], time="at", label="y")
-    assert (asked["settings"].time, asked["settings"].label) == ("at", "y")
+    made = asked["settings"]
+    assert (made.topic, made.time, made.label, asked["data"].table.count) == ("", "at", "y", 1)
 
 
 @pytest.mark.parametrize(
@@ -209,21 +185,17 @@ def test_data_in_memory_is_replayed_whatever_the_environment_names(
     [
         ({"topic": "t", "contex_size": 5}, "replay() takes no contex_size; did you mean context_size?"),
         ({"topic": "t", "report": "x.html"}, "save() and save_report() of the result write it"),
-        ({"topic": "t", "context_size": 1}, "--context-size 1: input should be greater"),
         ({}, "name what to replay"),
-        ({"data": "sensors"}, "there is no file sensors; to replay a topic, write topic='sensors'"),
         ({"data": np.zeros((2, 1)), "from_": "0"}, "--from needs --topic"),
+        ({"data": "sensors"}, "there is no file sensors; to replay a topic, write topic='sensors'"),
         ({"data": np.zeros((2, 1)), "labels": [0, 1], "label": "column_1"}, "label= and labels= name different labels"),
         ({"data": __file__, "labels": [0, 1]}, "for a file use label= or labels_file="),
         ({"topic": "t", "labels": [0, 1]}, "labels= goes with data in memory"),
     ],
 )
 def test_mistakes_are_explained_in_one_sentence(asked: dict[str, Any], arguments: dict[str, Any], words: str) -> None:
-    positional = [arguments.pop("data")] if "data" in (arguments := dict(arguments)) else []
-    with pytest.raises(FomoError) as error:
-        replay(*positional, **arguments)
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
+    with pytest.raises(FomoError, match=rf"^[^\n]*{re.escape(words)}[^\n]*$"):
+        replay(**arguments)
     assert not asked
 
 
@@ -236,8 +208,7 @@ def test_a_frame_gives_the_report_that_its_file_gives(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     frame.assign(y=outlier.astype(int)).to_csv(path, date_format="%Y-%m-%dT%H:%M:%S")
     small: dict[str, Any] = {"context_size": 100, "min_context": 20, "views": "fast", "compare": "knn"}
-    small["alert_rate"] = 0.05
-    small["grid"] = {"context_size": [50]}
+    small |= {"alert_rate": 0.05, "grid": {"context_size": [50]}}
     of_frame, of_file = replay(frame, labels=outlier, **small), replay(path, time="at", label="y", **small)
     assert of_frame.metrics.index.tolist() == ["fomo-stream", "context_size=50", "knn"]
     assert of_frame.metrics["auroc"].min() > 0.8
@@ -259,28 +230,29 @@ def test_a_frame_gives_the_report_that_its_file_gives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("outputs", "inputs", "complaint"),
     [
-        ({"--json": "a", "--report": "b", "--scores-file": "c"}, {"--file": "d"}, ""),
-        ({"--json": "a"}, {"--file": "a"}, "would overwrite --file"),
+        ({"--json": "folder/a", "--report": "b"}, {"--file": "a"}, ""),
+        ({"--json": "/dev/null", "--report": "/dev/null"}, {"--file": "/dev/null"}, ""),
         ({"--json": "link"}, {"--file": "a"}, "would overwrite --file"),
         ({"--json": "a", "--report": "a"}, {}, "would overwrite --report"),
-        ({"--json": "folder/a"}, {"--file": "a"}, ""),
-        ({"--json": "/dev/null", "--report": "/dev/null"}, {"--file": "/dev/null"}, ""),
         ({"--json": "folder"}, {}, "is a folder"),
         ({"--json": "absent/a"}, {}, "there is no folder"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_named_before_anything_is_read(
+def test_a_place_that_cannot_be_written_is_named(
     tmp_path: Path, outputs: dict[str, str], inputs: dict[str, str], complaint: str
 ) -> None:
     (tmp_path / "a").write_text("a")
     (tmp_path / "link").symlink_to("a")
     (tmp_path / "folder").mkdir()
     written, read = ({flag: tmp_path / name for flag, name in names.items()} for names in (outputs, inputs))
-    if not complaint:
+    with pytest.raises(ConfigError, match=f"^--json .*{complaint}") if complaint else nullcontext():
         check_outputs(written, read)
-        return
-    with pytest.raises(ConfigError, match=f"^--json .*{complaint}"):
-        check_outputs(written, read)
+
+
+def test_no_input_is_overwritten(folder: Path) -> None:
+    for flag in ("report", "json_", "scores_file"):
+        with pytest.raises(ConfigError, match="would overwrite --file"):
+            run_replay(settings_of(folder, **{flag: str(folder / "rows.jsonl")}))
 
 
 def test_a_file_is_replaced_as_a_whole_or_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,25 +75,16 @@ def test_replays_of_equal_quality_seldom_differ_by_more_than_chance(is_paired: b
     assert different / runs == pytest.approx(0.05, abs=0.05)
 
 
-def interval_of(before: dict[str, Any], after: dict[str, Any], is_paired: bool = True) -> tuple[str, float, float]:
-    """The verdict on a difference of AUROC, and its interval."""
-    found = difference(before, after, "auroc", is_paired)
-    assert found is not None
-    assert found.ends is not None
-    return found.verdict, *found.ends
-
-
-def test_a_better_detector_is_found_and_pairs_tell_more() -> None:
+def test_pairs_tell_more() -> None:
     rng = np.random.default_rng(3)
     labels = labels_of(rng)
     shared = noise(rng) + DISTANCE * labels
     before, after = detectors(labels, {OWN: shared + noise(rng), "better": shared})
-    verdict, low, high = interval_of(before, after)
-    assert verdict == "higher by more than chance"
-    _, *unpaired = interval_of(before, after, is_paired=False)
-    assert high - low < unpaired[1] - unpaired[0]
-    assert interval_of(after, before)[0] == "lower by more than chance"
-    assert interval_of(after, after) == ("no difference beyond chance", 0.0, 0.0)
+    paired, unpaired = (difference(before, after, "auroc", is_paired) for is_paired in (True, False))
+    assert paired is not None
+    assert unpaired is not None
+    assert paired.verdict == "higher by more than chance"
+    assert np.ptp(paired.ends or ()) < np.ptp(unpaired.ends or ())
 
 
 def test_few_windows_have_wider_intervals_or_none() -> None:
@@ -136,15 +127,6 @@ def row(text: str, metric: str) -> str:
     return next(line for line in text.splitlines() if line.strip().startswith(metric))
 
 
-def test_a_report_equals_itself(tmp_path: Path, before: dict[str, Any]) -> None:
-    text = compared(tmp_path, before, before)
-    assert "more than chance\n" not in text
-    assert "All settings are the same." in text
-    assert "compared window by window" in text
-    for metric in ("auroc", "false incidents"):
-        assert "+0 to +0" in row(text, metric)
-
-
 def test_a_better_replay_of_the_same_records_is_higher_by_more_than_chance(
     tmp_path: Path, before: dict[str, Any]
 ) -> None:
@@ -165,6 +147,7 @@ def test_replays_of_other_records_are_not_paired(tmp_path: Path, before: dict[st
     assert not is_paired(before, after)
     text = compared(tmp_path, before, after)
     assert "as many records, but of other labels" in text  # so the alert rate alone is compared window by window
+    assert "Labelled outliers: " in text
     after["windows"]["records"][0] += 1
     after["source"] |= {"name": "\x1b[31mred\n"}
     after["detectors"][1]["name"] = "river"
@@ -172,7 +155,6 @@ def test_replays_of_other_records_are_not_paired(tmp_path: Path, before: dict[st
     for said in ("The replays are of different records", "Only before: knn.", "Only after: river.", "\ufffd[31mred "):
         assert said in other
     assert "\x1b" not in other
-    assert "Labelled outliers: " in text
 
 
 def test_without_labels_the_alert_rate_is_compared(tmp_path: Path, before: dict[str, Any]) -> None:
@@ -181,7 +163,10 @@ def test_without_labels_the_alert_rate_is_compared(tmp_path: Path, before: dict[
     assert "The report after lacks labelled outliers, so ranking, precision and recall cannot be compared." in text
     assert row(text, "auroc").endswith("not in both")
     assert "chance" in row(text, "alert rate")
-    assert "Both reports lack labelled outliers" in compared(tmp_path, after, after)
+    same = compared(tmp_path, after, after)
+    assert "Both reports lack labelled outliers" in same
+    assert "All settings are the same." in same
+    assert "+0 to +0" in row(same, "alert rate")
 
 
 @pytest.mark.parametrize(
@@ -202,16 +187,13 @@ def test_other_files_are_refused_in_one_sentence(
     if content is not None:
         bad.write_bytes(content)
     for paths in ((good, bad), (bad, good)):
-        with pytest.raises(ConfigError, match=message) as error:
+        with pytest.raises(ConfigError, match=rf"^[^\n]*bad\.json[^\n]*{message}[^\n]*$"):
             compare_files(*paths)
-        assert "bad.json" in str(error.value)
-        assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "running", [{"log_level": "info"}, {"bootstrap": "b:1"}, {"jobs": 2}, {"suggest": Path("x.yaml")}], ids=str
-)
-def test_where_and_how_a_replay_runs_makes_it_no_other_replay(running: dict[str, Any]) -> None:
-    plain, other = (report_settings(load(ReplaySettings, {"topic": "t", **more})) for more in ({}, running))
-    assert plain == other
-    assert report_settings(load(ReplaySettings, {"topic": "t", "alert_rate": 0.2})) != plain
+def test_where_and_how_a_replay_runs_makes_it_no_other_replay() -> None:
+    plain, running, other = (
+        report_settings(load(ReplaySettings, {"topic": "t", **more}))
+        for more in ({}, {"log_level": "info", "bootstrap": "b:1", "jobs": 2, "suggest": "x.yaml"}, {"alert_rate": 0.2})
+    )
+    assert plain == running != other

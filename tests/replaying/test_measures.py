@@ -69,14 +69,11 @@ def report(partitions: list[list[Block]]) -> dict[str, Any]:
     return measured(*partitions)
 
 
-def test_a_report_is_plain_json_and_the_same_in_any_order(
+def test_a_report_is_plain_json_and_the_same_in_any_order_and_blocks_of_any_size(
     partitions: list[list[Block]], report: dict[str, Any]
 ) -> None:
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     assert measured(*partitions[::-1]) == report
-
-
-def test_the_size_of_blocks_changes_nothing() -> None:
     assert measured(made_stream(1, 5000, size=77)) == measured(made_stream(1, 5000))
 
 
@@ -120,10 +117,9 @@ def test_the_parts_of_a_report_add_up(partitions: list[list[Block]], report: dic
     assert (source["scored"], source["warming_up"], source["skipped"]) == (14_850, 150, {"not_json": 15})
     assert source["records"] == sum(report["windows"]["records"]) + 15 == 15_015
     assert sum(timeline["records"]) == 15_000
-    highest = max(score for blocks in partitions for b in blocks for score in b.judgements[OWN].score if score == score)
+    highest = max(np.nanmax(b.judgements[OWN].score) for blocks in partitions for b in blocks)
     assert max(peak for peak in timeline["max"] if peak is not None) == pytest.approx(highest, rel=1e-5)
     assert sum(timeline["alerts"]) == report["detectors"][0]["counts"]["alerts"]
-    assert np.average([0.0 if mean is None else mean for mean in timeline["mean"]]) != 0
 
 
 # -- single parts ----------------------------------------------------------------------------------------------------
@@ -158,20 +154,17 @@ def test_alerts_are_listed_as_the_service_writes_them_and_counted_by_their_first
     assert "The features that are most often the first reason of an alert: f1 (3), f2 (3), f0 (1)." in summary(report)
 
 
-@pytest.mark.parametrize(
-    ("labels", "said"),
-    [
-        ([-1] * 9, "No scored record has a label, so the quality of the scores is not known."),
-        ([0] * 9, "No record is labelled an outlier, so the quality of the scores is not known."),
-        ([1] * 9, "The labels that can be compared are of one class, so AUROC and the like are not known."),
-    ],
-)
-def test_what_labels_of_one_class_cannot_tell_is_said(labels: list[int], said: str) -> None:
-    report = measured([block(np.arange(9.0), labels)])
-    assert report["detectors"][0]["metrics"]["auroc"] is None
-    assert report["detectors"][0]["metrics"]["alert_precision"] is None
-    report["source"]["name"] = "sensors"
-    assert said in summary(report)
+def test_what_labels_of_one_class_cannot_tell_is_said() -> None:
+    for label, said in (
+        (-1, "No scored record has a label, so the quality of the scores is not known."),
+        (0, "No record is labelled an outlier, so the quality of the scores is not known."),
+        (1, "The labels that can be compared are of one class, so AUROC and the like are not known."),
+    ):
+        report = measured([block(np.arange(9.0), [label] * 9)])
+        metrics = report["detectors"][0]["metrics"]
+        assert (metrics["auroc"], metrics["alert_precision"]) == (None, None)
+        report["source"]["name"] = "sensors"
+        assert said in summary(report)
 
 
 def test_without_labels_nothing_is_said_about_outliers() -> None:
@@ -253,21 +246,19 @@ def test_segments_and_delays_are_those_of_a_simple_loop(runs: list[tuple[int, in
 @given(RUNS, RUNS, st.randoms(use_true_random=False))
 def test_segments_of_a_key_are_those_of_its_records_alone(one: Any, other: Any, random: Any) -> None:
     of_key = [[(label, random.random() < rate) for label, n, rate in runs for _ in range(n)] for runs in (one, other)]
-    series = np.array([1] * len(of_key[0]) + [2] * len(of_key[1]))
-    random.shuffle(turns := series.tolist())
+    turns = [1] * len(of_key[0]) + [2] * len(of_key[1])
+    random.shuffle(turns)
     rest = [iter(records) for records in of_key]
-    records = [next(rest[key - 1]) for key in turns]
-    made = block(
-        np.zeros(len(turns)), [label for label, _ in records], alerts=np.array([alert for _, alert in records])
-    )
-    made.results.series[:] = turns
+    labels, alerts = zip(*(next(rest[key - 1]) for key in turns), strict=True)
+    made = block(np.zeros(len(turns)), labels, alerts=np.array(alerts))
+    series = made.results.series
+    series[:] = turns
     listed = measured([replace(made, keys=[f"k{key}" for key in turns])])["segments"]
     assert [s["key"] for s in listed] == [f"k{turns[s['from']]}" for s in listed]
     found = [(s["from"], s["to"], s["records"], s["delay_records"]) for s in listed]
-    places = [np.flatnonzero(np.array(turns) == key) for key in (1, 2)]
     expected = [
         (int(its[first]), int(its[last]), n, delay)
-        for its, alone in zip(places, of_key, strict=True)
+        for its, alone in zip((np.flatnonzero(series == key) for key in (1, 2)), of_key, strict=True)
         for first, last, n, delay in expected_segments(alone)
     ]
     assert found == sorted(expected, key=lambda one: one[0])

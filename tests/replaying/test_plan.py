@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fomo_stream.errors import FomoError, SchemaError
+from fomo_stream.errors import FomoError
 from fomo_stream.kafka.bounds import Range
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
 from fomo_stream.replaying.command import make_plan
@@ -21,14 +20,8 @@ from fomo_stream.settings.sources import load
 
 RNG = np.random.default_rng(5)
 RECORDS: list[dict[str, Any]] = [
-    {
-        "at": 1_759_276_800 + 60 * i,
-        "device": f"{7 * i % 3:03}",
-        "flow": float(x),
-        "load": {"kw": float(x * y)},
-        "bad": bool(i % 40 == 39),
-    }
-    for i, (x, y) in enumerate(RNG.normal(size=(400, 2)))
+    {"at": 1_759_276_800 + 60 * i, "device": f"{7 * i % 3:03}", "flow": x, "load": {"kw": y}, "bad": i % 40 == 39}
+    for i, (x, y) in enumerate(RNG.normal(size=(400, 2)).tolist())
 ]
 
 
@@ -86,35 +79,26 @@ def test_without_roles_every_number_is_a_feature_and_records_count_the_time(json
 def test_labels_of_a_file_are_joined_by_number(jsonl: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("offset,outlier\n3,true\n5,false\n1000,true\n")
     plan = plan_of(jsonl, labels_file=tmp_path / "labels.csv")
-    labels = [one.label for one in plan.source.read(0, lambda: False)]
-    assert [at for at, label in enumerate(labels) if label != UNKNOWN] == [3, 5]
+    labelled = [one.offset for one in plan.source.read(0, lambda: False) if one.label != UNKNOWN]
+    assert labelled == [3, 5]
     assert plan.notes[-1] == "Left out of labels.csv: 1 label about no record of the range."
     assert plan.has_labels
 
 
-def test_a_label_that_the_first_records_lack_is_refused(jsonl: Path) -> None:
-    for field, words in (("is_bad", "have no such field"), ("device", "have other values, such as '000'")):
-        with pytest.raises(SchemaError, match=words):
-            plan_of(jsonl, label=field)
-
-
-@pytest.mark.parametrize("normal", [2, "benign?"])
-def test_labels_whose_normal_records_cannot_be_read_are_refused(tmp_path: Path, normal: Any) -> None:
+def test_labels_whose_normal_records_cannot_be_read_are_refused(jsonl: Path) -> None:
     """Else all records with a label would be outliers: of classes 1 and 2, one is normal."""
-    records = [{"flow": i % 7, "class": 1 if i == 20 else normal} for i in range(40)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    with pytest.raises(SchemaError, match=f"have other values, such as '{re.escape(str(normal))}'; name a field"):
-        plan_of(tmp_path / "rows.jsonl", label="class")
+    assert "have no such field" in refusal(jsonl, label="is_bad")
+    for normal in (2, "benign?"):
+        records = [{"flow": i % 7, "class": 1 if i == 20 else normal} for i in range(40)]
+        jsonl.write_text("".join(json.dumps(record) + "\n" for record in records))
+        assert f"have other values, such as '{normal}'; name a field" in refusal(jsonl, label="class")
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
         ({"label": "baad"}, "rows.csv has no column baad; did you mean bad?"),
-        ({"time": "when"}, "has no column when"),
-        ({"key": "devise"}, "did you mean device?"),
         ({"features": ("flow", "rpm")}, "has no column rpm"),
-        ({"features": ("flow", "bad"), "label": "bad"}, "is a feature and the --label"),
         ({"categorical": ("bad",), "label": "bad"}, "is a feature and the --label"),
         ({"time": "bad", "features": ("flow",)}, "is not a time"),
         ({"labels_file": Path("/absent/labels.csv")}, "cannot read /absent/labels.csv"),
@@ -124,26 +108,19 @@ def test_a_mistake_is_explained_in_one_sentence(csv: Path, options: dict[str, An
     assert complaint in refusal(csv, **options)
 
 
-@pytest.mark.parametrize("roles", [("label", "key"), ("label", "time"), ("key", "time")])
-def test_a_field_with_two_roles_is_refused(roles: tuple[str, str]) -> None:
+def test_a_field_with_two_roles_is_refused() -> None:
     flags = {"file": "rows.csv", "label": "bad", "key": "device", "time": "at"}
-    load(ReplaySettings, flags)
-    with pytest.raises(FomoError, match=f"--{roles[0]} and --{roles[1]} both name the field rpm"):
-        load(ReplaySettings, flags | dict.fromkeys(roles, "rpm"))
+    for one, other in (("label", "key"), ("label", "time"), ("key", "time")):
+        with pytest.raises(FomoError, match=f"--{one} and --{other} both name the field rpm"):
+            load(ReplaySettings, flags | {one: "rpm", other: "rpm"})
 
 
-@pytest.mark.parametrize(
-    ("starts", "options", "beginning"),
-    [
-        ((0, 0), {}, "Each partition is replayed from its beginning"),
-        ((0, 7), {"min_context": 50}, "Warms up: the first 50 records of each partition"),
-        ((3, 7), {"seed_context": Path(__file__)}, "Starts later than a group would have"),
+def test_the_first_note_says_whether_results_equal_the_live_output() -> None:
+    seed: dict[str, Any] = {"seed_context": Path(__file__)}
+    for starts, options, beginning in (
         ((0, 9), {}, "Each partition is replayed from its beginning"),  # 1 has no records
-    ],
-)
-def test_the_first_note_says_whether_results_equal_the_live_output(
-    starts: tuple[int, int], options: dict[str, Any], beginning: str
-) -> None:
-    settings = ReplaySettings(topic="t", **options)
-    ranges = {number: Range(number, start, 9) for number, start in enumerate(starts)}
-    assert topic_start(settings, ranges).startswith(beginning)
+        ((0, 7), {"min_context": 50}, "Warms up: the first 50 records of each partition"),
+        ((3, 7), seed, "Starts later than a group would have"),
+    ):
+        ranges = {number: Range(number, start, 9) for number, start in enumerate(starts)}
+        assert topic_start(ReplaySettings(topic="t", **options), ranges).startswith(beginning)

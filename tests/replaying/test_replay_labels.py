@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.errors import SchemaError
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
 from fomo_stream.replaying.ground_truth import Labels, LabelTable, read_label_file
 from fomo_stream.replaying.topic_source import last_before
@@ -79,16 +79,14 @@ def test_a_label_by_key_in_a_topic_is_about_the_last_record_before_it(
 
 def test_csv_and_json_lines_give_the_same_labels(tmp_path: Path) -> None:
     rows = [(0, 0, True), (2, 8, False), (1, 3, True), (1, 3, False), (0, 4, True)]
-    spans = dict.fromkeys(range(3), (0, 9))
     jsonl = write(tmp_path / "labels.jsonl", [{"partition": p, "offset": o, "outlier": v} for p, o, v in rows])
     csv = tmp_path / "labels.csv"
     csv.write_text("outlier,offset,partition\n" + "".join(f"{int(v)},{o},{p}\n" for p, o, v in rows))
     expected = {(p, o): int(v) for p, o, v in rows}
     for path in (jsonl, csv):
-        labels, _ = read_label_file(path, spans)
-        for partition in spans:
-            wanted = [expected.get((partition, offset), UNKNOWN) for offset in range(9)]
-            assert labels_of(labels[partition], samples(9)) == wanted
+        labels, _ = read_label_file(path, dict.fromkeys(range(3), (0, 9)))
+        found = {(p, o): v for p, one in labels.items() for o, v in enumerate(labels_of(one, samples(9)))}
+        assert {place: verdict for place, verdict in found.items() if verdict != UNKNOWN} == expected
 
 
 def test_a_label_by_key_in_a_file_is_about_all_records_with_the_key(tmp_path: Path) -> None:
@@ -130,8 +128,5 @@ def test_lines_that_are_no_labels_are_counted_and_the_first_is_shown(tmp_path: P
 )
 def test_a_file_without_labels_is_refused(tmp_path: Path, content: str, spans: Any, complaint: str) -> None:
     (tmp_path / "labels").write_text(content)
-    with pytest.raises(SchemaError, match=complaint) as caught:
+    with pytest.raises(SchemaError, match=complaint):
         read_label_file(tmp_path / "labels", spans)
-    assert isinstance(caught.value, FomoError)
-    with pytest.raises(ConfigError, match="cannot read"):
-        read_label_file(tmp_path / "absent", spans)

@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 import json
-import os
+import re
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.errors import ConfigError, SchemaError
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
 from fomo_stream.replaying.plan import FileSource
 from fomo_stream.replaying.tables import CHUNK, Table, format_of, in_memory, open_table
@@ -44,10 +44,6 @@ def write_csv(records: Records, path: Path) -> None:
 
 def write_jsonl(records: Records, path: Path) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
-def write_jsonl_gz(records: Records, path: Path) -> None:
-    path.write_bytes(gzip.compress("".join(json.dumps(record) + "\n" for record in records).encode()))
 
 
 def write_parquet(records: Records, path: Path) -> None:
@@ -73,7 +69,6 @@ def write_frame(records: Records, path: Path) -> None:
 WRITERS: dict[str, Callable[[Records, Path], None]] = {
     "rows.csv": write_csv,
     "rows.jsonl": write_jsonl,
-    "rows.jsonl.gz": write_jsonl_gz,
     "rows.parquet": write_parquet,
     "rows.avro": write_avro,
     "frame.parquet": write_frame,
@@ -153,20 +148,18 @@ def test_an_archive_of_arrays_gives_their_rows(
 
 def test_values_of_parquet_that_json_lacks_become_text_and_numbers(tmp_path: Path) -> None:
     moment = datetime(2025, 10, 1, 0, 0, 0, 250_000, UTC)
-    table = pa.table(
-        {
-            "at": pa.array([moment, None], pa.timestamp("ns", "Europe/Berlin")),
-            "day": [moment.date(), None],
-            "price": [Decimal("1.50"), None],
-            "took": pa.array([2_000_000_001, None], pa.duration("ns")),
-            "raw": [b"\xffx", None],
-            "deep": [{"at": moment, "price": Decimal("2.5"), "took": [timedelta(seconds=1)]}, None],
-            "half": pa.array(np.array([0.5, np.nan], np.float16)),
-            "text": pa.array(["a", None]).dictionary_encode(),
-            "nothing": pa.nulls(2),
-        }
-    )
-    pq.write_table(table, tmp_path / "rows.parquet")
+    columns = {
+        "at": pa.array([moment, None], pa.timestamp("ns", "Europe/Berlin")),
+        "day": [moment.date(), None],
+        "price": [Decimal("1.50"), None],
+        "took": pa.array([2_000_000_001, None], pa.duration("ns")),
+        "raw": [b"\xffx", None],
+        "deep": [{"at": moment, "price": Decimal("2.5"), "took": [timedelta(seconds=1)]}, None],
+        "half": pa.array(np.array([0.5, np.nan], np.float16)),
+        "text": pa.array(["a", None]).dictionary_encode(),
+        "nothing": pa.nulls(2),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     first, second = read_file(tmp_path / "rows.parquet", time="at")
     assert json.loads(json.dumps(first.fields)) == first.fields
     assert (first.timestamp, second.timestamp) == (BASE_MS + 250, None)
@@ -212,11 +205,11 @@ def test_the_content_tells_the_format_where_the_name_does_not(tmp_path: Path) ->
     for name, write in WRITERS.items():
         write([{"a": 1.0, "n": 1, "ok": True, "device": "p", "at": 1, "bad": 0}], path)
         assert len(read_file(path)) == 1, name
-    path.write_bytes(save(rows=np.zeros((3, 2))))
+    path.write_bytes(saved(rows=np.zeros((3, 2))))
     assert fields_of(table_of(path)) == [{"column_1": 0.0, "column_2": 0.0}] * 3
 
 
-def save(**arrays: Any) -> bytes:
+def saved(**arrays: Any) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=True, **arrays)
     return buffer.getvalue()
@@ -226,34 +219,30 @@ def save(**arrays: Any) -> bytes:
     ("name", "content", "complaint"),
     [
         ("rows.csv", b"", "empty"),
-        ("rows.csv", b"1,2\n3,4\n", "names the columns"),
         ("rows.parquet", b"no parquet at all, but long enough for a footer", "as Parquet"),
-        ("rows.npz", save(X=np.array([[object()]])), "as npz: Object arrays cannot be loaded"),
-        ("rows.npz", save(a=np.zeros((2, 2)), b=np.zeros((2, 2))), "2 arrays of two dimensions"),
-        ("rows.npz", save(y=np.zeros(3)), "no array of two dimensions"),
-        ("rows.npz", save(X=np.zeros((0, 3))), "no rows"),
-        ("rows.npz", save(X=np.array([["a"]])), "has the type"),
-        ("rows.npz", save(X=np.zeros((2, 3)), names=np.array(["a"])), "one text for each of the 3"),
-        ("rows.npz", save(X=np.zeros((2, 2)), names=np.array(["a", "a"])), "two columns named 'a'"),
+        ("rows.npz", saved(X=np.array([[object()]])), "as npz: Object arrays cannot be loaded"),
+        ("rows.npz", saved(a=np.zeros((2, 2)), b=np.zeros((2, 2))), "2 arrays of two dimensions"),
+        ("rows.npz", saved(y=np.zeros(3)), "no array of two dimensions"),
+        ("rows.npz", saved(X=np.zeros((0, 3))), "no rows"),
+        ("rows.npz", saved(X=np.array([["a"]])), "has the type"),
+        ("rows.npz", saved(X=np.zeros((2, 3)), names=np.array(["a"])), "one text for each of the 3"),
+        ("rows.npz", saved(X=np.zeros((2, 2)), names=np.array(["a", "a"])), "two columns named 'a'"),
         ("rows.avro", b"text", "it is not an Avro file"),
         ("rows.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 9000, mtime=0)[:-20], "cannot read"),
+        ("absent.csv", None, "there is no file"),
+        ("", None, "regular file"),  # but a folder
     ],
 )
-def test_a_file_that_cannot_be_used_is_explained(tmp_path: Path, name: str, content: bytes, complaint: str) -> None:
+def test_a_file_that_cannot_be_used_is_explained(
+    tmp_path: Path, name: str, content: bytes | None, complaint: str
+) -> None:
     path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(FomoError, match=complaint) as caught:
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises((ConfigError, SchemaError), match=complaint) as caught:
         read_file(path)
-    assert isinstance(caught.value, (ConfigError, SchemaError))
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_only_a_regular_file_can_be_replayed(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for name, complaint in (("pipe", "regular file"), (".", "regular file"), ("absent", "there is no file")):
-        with pytest.raises(ConfigError, match=complaint):
-            format_of(tmp_path / name, "csv")
 
 
 def test_without_pyarrow_the_way_to_install_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,20 +264,18 @@ def test_an_array_gives_its_rows_with_their_labels() -> None:
 
 
 def test_all_values_are_plain() -> None:
-    frame = pd.DataFrame(
-        {
-            "i": np.array([1, 2], np.int8),
-            "f": np.array([np.nan, 0.5], np.float32),
-            "b": [True, False],
-            "t": pd.to_datetime(["2026-10-01", "NaT"]),
-            "z": pd.to_datetime(["2026-10-01T02:00+02:00", "NaT"]),
-            "c": pd.Categorical(["x", None]),
-            "n": pd.array([3, None], dtype="Int64"),
-            "o": [{"a": np.float64(1), "l": (np.int64(1), None)}, pd.NA],
-            7: ["text", None],
-        }
-    )
-    first, second = fields_of(in_memory(frame).table)
+    columns: dict[Any, Any] = {
+        "i": np.array([1, 2], np.int8),
+        "f": np.array([np.nan, 0.5], np.float32),
+        "b": [True, False],
+        "t": pd.to_datetime(["2026-10-01", "NaT"]),
+        "z": pd.to_datetime(["2026-10-01T02:00+02:00", "NaT"]),
+        "c": pd.Categorical(["x", None]),
+        "n": pd.array([3, None], dtype="Int64"),
+        "o": [{"a": np.float64(1), "l": (np.int64(1), None)}, pd.NA],
+        7: ["text", None],
+    }
+    first, second = fields_of(in_memory(pd.DataFrame(columns)).table)
     orjson.dumps([first, second])
     assert (type(first["i"]), first["f"], first["b"]) == (int, None, True)
     assert first["t"].startswith("2026-10-01T00:00:00")
@@ -311,9 +298,7 @@ def test_a_datetime_index_is_the_time_and_takes_no_name_of_a_column() -> None:
 @pytest.mark.parametrize(
     ("data", "labels", "words"),
     [
-        (np.zeros(3), None, "of shape (3,) has no rows of numbers"),
         (np.array([["a"]]), None, "has no rows of numbers"),
-        (np.zeros((0, 3)), None, "has no rows; there is nothing to replay"),
         (pd.DataFrame(), None, "the DataFrame has no rows"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), None, "two columns of one name"),
         ([{"a": 1}, 3], None, "records are dictionaries, not int"),
@@ -322,7 +307,5 @@ def test_a_datetime_index_is_the_time_and_takes_no_name_of_a_column() -> None:
     ],
 )
 def test_other_data_is_refused_in_one_sentence(data: Any, labels: Any, words: str) -> None:
-    with pytest.raises(SchemaError) as error:
+    with pytest.raises(SchemaError, match=rf"^[^\n]*{re.escape(words)}[^\n]*$"):
         in_memory(data, labels)
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)

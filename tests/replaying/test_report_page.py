@@ -87,10 +87,6 @@ def test_every_section_is_shown_in_order(usual: Page) -> None:
     assert column(usual, "detectors-table", 0) == ["fomo-stream this detector", "river.HalfSpaceTrees", "knn"]
     first = usual_report()["detectors"][0]["metrics"]["auroc"]
     assert column(usual, "detectors-table", 1)[0] == f"{first['value']:.3f}{first['low']:.3f} – {first['high']:.3f}"
-    heads = usual.run("[...document.querySelectorAll('#detectors-table thead th')].map((one) => one.textContent)")
-    (at,) = (i for i, head in enumerate(heads) if head.startswith("False incidents in 10,000"))
-    false = usual_report()["detectors"][0]["metrics"]["false_incidents"]
-    assert column(usual, "detectors-table", at)[0].startswith(f"{false['value']:#.3g}".rstrip("."))
     assert column(usual, "reasons-table", 1)[0] == f"{usual_report()['reasons'][0]['alerts']}"
 
 
@@ -156,10 +152,8 @@ def ticks(page: Page) -> str:
 
 
 def test_the_timeline_zooms_by_drag_and_key_and_reads_values(usual: Page) -> None:
-    plot, readout = (
-        "document.querySelector('#timeline .plot')",
-        "document.querySelector('#timeline .readout').textContent",
-    )
+    plot = "document.querySelector('#timeline .plot')"
+    readout = "document.querySelector('#timeline .readout').textContent"
     whole = ticks(usual)
     usual.run(f"{plot}.scrollIntoView({{block: 'center'}})")
     box = f"{plot}.querySelector('.u-over').getBoundingClientRect()"
@@ -183,72 +177,42 @@ def test_the_timeline_zooms_by_drag_and_key_and_reads_values(usual: Page) -> Non
     assert usual.run(readout).split()[:2] != first.split()[:2]
     usual.press("End")
     assert re.match(r"2025-10-1\d ", usual.run(readout))
-
-
-def test_layers_can_be_chosen(usual: Page) -> None:
-    before = ticks(usual)
-    for name in ("alerts", "labelled outliers"):
-        buttons = "[...document.querySelectorAll('#timeline .legend button')]"
+    buttons, before = "[...document.querySelectorAll('#timeline .legend button')]", ticks(usual)
+    for name in ("alerts", "labelled outliers"):  # layers can be chosen
         usual.run(f"{buttons}.find((one) => one.textContent === '{name}').click()")
         usual.frame()
-        after = ticks(usual)
-        assert after != before, name
-        before = after
+        assert ticks(usual) != before, name
+        before = ticks(usual)
 
 
-def hard(name: str) -> dict[str, Any]:
-    """A report that is hard to show."""
-    empty = {"format": 2, "source": {"name": "x", "axis": "time"}, "notes": [], "summary": [], "detectors": []}
-    made: dict[str, Callable[[], dict[str, Any]]] = {
-        "hostile": lambda: made_report(
-            22_000, name=HOSTILE, rivals=(f"mine:{HOSTILE}",), features=(HOSTILE, "b"), record=HOSTILE
-        ),
-        "largest": lambda: made_report(
-            30_000, features=tuple(f"f{i}" for i in range(100)), partitions=20, record="x" * 3000
-        ),
-        "smallest": lambda: made_report(40, labels=False, rivals=(), features=("a",), partitions=1, axis="record"),
-        "unlabelled": lambda: made_report(labels=False, rivals=()),
-        "nulls": lambda: with_nulls(made_report()),
-        "empty": lambda: empty,
-    }
-    return made[name]()
+EMPTY = {"format": 2, "source": {"name": "x", "axis": "time"}, "notes": [], "summary": [], "detectors": []}
+MANY = tuple(f"f{i}" for i in range(100))
+# Reports that are hard to show.
+HARD: dict[str, Callable[[], dict[str, Any]]] = {
+    "hostile": lambda: made_report(
+        22_000, name=HOSTILE, rivals=(f"mine:{HOSTILE}",), features=(HOSTILE, "b"), record=HOSTILE
+    ),
+    "largest": lambda: made_report(30_000, features=MANY, partitions=20, record="x" * 3000),
+    "smallest": lambda: made_report(40, labels=False, rivals=(), features=("a",), partitions=1, axis="record"),
+    "nulls": lambda: with_nulls(made_report()),
+    "empty": lambda: EMPTY,
+}
 
 
-@pytest.mark.parametrize("name", ["hostile", "largest", "smallest", "unlabelled", "nulls", "empty"])
+@pytest.mark.parametrize("name", HARD)
 def test_hard_reports_are_shown_without_errors_on_a_phone(name: str, browser: Browser, tmp_path: Path) -> None:
-    page = opened(browser, hard(name), tmp_path, width=390, height=844, touch=True)
+    page = opened(browser, HARD[name](), tmp_path, width=390, height=844, touch=True)
     is_sound(page)
     assert page.run("document.documentElement.scrollWidth") == 390
     assert page.run(IDS.format("main > section")) == FIRST_SCREEN
-    parts = [part for part in PARTS if part != "quality" or name not in ("smallest", "unlabelled", "empty")]
+    parts = [part for part in PARTS if part != "quality" or name not in ("smallest", "empty")]
     assert page.run(IDS.format("main > details")) == parts
     assert page.run("[...document.querySelectorAll('.body')].every((one) => one.textContent.length > 20)")
     page.close()
 
 
-# Elements that hide a part of their content, or lie beyond the window.
-CUT_OFF = """[...document.querySelectorAll('main *, header *')].filter((one) => {
-  if (one.closest('.hidden, .plot, svg, noscript')) return false;
-  const style = getComputedStyle(one), hides = style.overflowX !== 'visible' || style.webkitLineClamp !== 'none';
-  const isHigh = style.overflowY === 'hidden' && one.scrollHeight > one.clientHeight + 1;
-  const isWide = hides && one.scrollWidth > one.clientWidth + 1;
-  return isWide || (hides && isHigh) || one.getBoundingClientRect().right > innerWidth + 1;
-}).map((one) => one.outerHTML.slice(0, 80))"""
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_is_cut_off(width: int, browser: Browser, tmp_path: Path) -> None:
-    report, said = made_report(), "; ".join(["temperature_of_the_outer_ring is 98.21, usually 45.2 (41.1 to 49.9)"] * 3)
-    for one in (*report["incidents"]["worst"], *report["alerts"], *report["segments"]):
-        one |= {"explanation": said, "key": "plant-north/hall-7/line-3/station-12/pump-17"}
-    page = opened(browser, report, tmp_path, width=width, height=900)
-    assert page.run(CUT_OFF) == []
-    assert "pump-17: " in page.run("document.querySelector('.missed li').textContent")  # a fault names its key
-    page.close()
-
-
 def test_text_of_records_is_only_ever_text(browser: Browser, tmp_path: Path) -> None:
-    report = hard("hostile")
+    report = HARD["hostile"]()
     report["notes"] = report["summary"] = [HOSTILE]
     report["settings"][HOSTILE] = report["versions"][HOSTILE] = HOSTILE
     for one in report["alerts"]:
@@ -269,13 +233,9 @@ def test_text_of_records_is_only_ever_text(browser: Browser, tmp_path: Path) -> 
 
 
 def test_a_script_that_is_put_into_the_page_is_not_run(browser: Browser, tmp_path: Path) -> None:
-    page = opened(browser, hard("smallest"), tmp_path)
-    page.run(
-        "document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.hacked = 1'}))"
-    )
-    page.run(
-        "document.body.append(Object.assign(document.createElement('img'), {src: 'https://example.invalid/x.png'}))"
-    )
+    page = opened(browser, HARD["smallest"](), tmp_path)
+    for name, more in (("script", "textContent: 'window.hacked = 1'"), ("img", "src: 'https://example.invalid/x.png'")):
+        page.run(f"document.body.append(Object.assign(document.createElement('{name}'), {{{more}}}))")
     page.run("new Promise((next) => setTimeout(next))")
     assert page.run("window.hacked") is None
     assert len([text for text in page.problems if "Content Security Policy" in text]) == 2

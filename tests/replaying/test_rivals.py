@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,8 +113,11 @@ def splits_of(n: int) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, n), max_size=8).map(sorted)
 
 
-@pytest.mark.parametrize("spec", ["knn", "river.OneClassSVM", "rivals_here:Distance"])
-@given(splits=splits_of(300), seed=st.integers(0, 1000))
+@given(
+    spec=st.sampled_from(["knn", "river.OneClassSVM", "rivals_here:Distance"]),
+    splits=splits_of(300),
+    seed=st.integers(0, 1000),
+)
 def test_judgements_do_not_depend_on_how_rows_are_split(spec: str, splits: list[int], seed: int) -> None:
     """So no score depends on a later row."""
     rows = rows_of(300, seed=seed)
@@ -146,13 +150,13 @@ def test_scores_of_river_are_those_of_its_recommended_pipelines() -> None:
         np.testing.assert_array_equal(found[unscored:], expected[unscored:])
 
 
-@given(seed=st.integers(0, 1000), size=st.integers(10, 90), n=st.integers(1, 120))
+@given(seed=st.integers(0, 1000), size=st.integers(10, 60), n=st.integers(1, 120))
 def test_neighbours_are_those_that_scikit_learn_finds(seed: int, size: int, n: int) -> None:
     config = DetectorConfig(context_size=size, min_context=10)
     rows = CompleteRows(3).complete(rows_of(n, seed=seed))
     found = NearestNeighbours(3, config).judge(rows)
     assert np.isnan(found[:10]).all()
-    for i in range(10, n):
+    for i in range(10, n, 4):
         step = i // STEP * STEP
         known = rows[max(0, step - size) : step]
         mean, scale = (known.mean(axis=0), known.std(axis=0)) if step else (np.zeros(3), np.ones(3))
@@ -184,18 +188,12 @@ def test_alerts_compare_with_the_scores_before_the_last_step(
         assert alert[i] == (is_calibrated(len(window), 0.5) and p_value <= 0.5)
 
 
-def test_missing_values_are_filled_with_the_mean_of_the_values_before() -> None:
-    rows = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, 3.0], [4.0, np.nan], [np.nan, np.nan]])
-    filled = CompleteRows(2).complete(rows)
-    np.testing.assert_array_equal(filled, [[0.0, 1.0], [2.0, 1.0], [2.0, 3.0], [4.0, 2.0], [3.0, 2.0]])
-
-
-def test_a_category_counts_by_how_often_it_came_before() -> None:
-    codes = np.array([[7.0], [7.0], [9.0], [7.0], [np.nan], [9.0]])
-    whole = CompleteRows(1, categorical=[0])
-    filled = np.concatenate([whole.complete(codes[:2]), whole.complete(codes[2:])])
+def test_missing_values_are_the_mean_of_those_before_and_a_category_is_how_often_it_came_before() -> None:
+    rows = np.array([[np.nan, 7.0], [2.0, 7.0], [np.nan, 9.0], [4.0, 7.0], [np.nan, np.nan], [1.0, 9.0]])
+    whole = CompleteRows(2, categorical=[1])
+    filled = np.concatenate([whole.complete(rows[:2]), whole.complete(rows[2:])])
     shares = [0.0, 1.0, 0.0, 2 / 3, (0.0 + 1.0 + 0.0 + 2 / 3) / 4, 1 / 4]
-    np.testing.assert_allclose(filled[:, 0], shares)
+    np.testing.assert_allclose(filled.T, [[0.0, 2.0, 2.0, 4.0, 3.0, 1.0], shares])
 
 
 def test_a_factory_gets_the_seed_and_may_have_no_score_yet() -> None:
@@ -208,20 +206,15 @@ def test_a_factory_gets_the_seed_and_may_have_no_score_yet() -> None:
     ("spec", "words"),
     [
         ("knm", "unknown detector; did you mean knn?; or write module:factory"),
-        ("river.HalfSpaceTree", "did you mean river.HalfSpaceTrees?"),
         ("isolation", "name knn, river.HalfSpaceTrees, river.OneClassSVM; or write module:factory"),
-        ("nowhere:make", "cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
         ("rivals_broken:make", "cannot be imported: RuntimeError: no licence"),
         ("rivals_here:Distanc", "cannot be imported: AttributeError: module 'rivals_here' has no attribute 'Distanc'"),
         ("rivals_here:number", "is not a function or class that makes a detector"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_made(spec: str, words: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=rf"^[^\n]*{spec}[^\n]*{re.escape(words)}[^\n]*$"):
         check_rivals([spec])
-    assert words in str(error.value)
-    assert spec in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_good_names_are_accepted_and_each_only_once() -> None:
@@ -268,11 +261,7 @@ def test_all_combinations_but_the_settings_themselves() -> None:
     assert [variant.views for variant in found.values()] == [("fast",), ("trimmed", "recent"), ("past",)]
     by_hand = load(ReplaySettings, {"file": "rows.csv", "views": "trimmed,recent", "seed": "3", "lags": "3"})
     assert found["views=trimmed+recent"].detector_config() == by_hand.detector_config()
-
-
-def test_the_warm_up_follows_the_context_unless_it_is_given() -> None:
-    assert named("context_size=100")["context_size=100"].min_context == 100
-    assert named("context_size=1000", context_size="150")["context_size=1000"].min_context == 200
+    assert named("context_size=100")["context_size=100"].min_context == 100  # the warm-up follows, unless it is given
     with pytest.raises(ConfigError, match=r"--min-context \(200\) is larger than --context-size \(100\)"):
         named("context_size=100", min_context="200")
 
@@ -281,20 +270,14 @@ def test_the_warm_up_follows_the_context_unless_it_is_given() -> None:
     ("grid", "words"),
     [
         ("alert_rte=0.1", "it does not take this setting; did you mean alert_rate?"),
-        ("topic=a,b", "it does not take this setting; it may name alert_rate, context_size"),
         ("features=a,b", "replay once for each value of others"),
         ("alert_rate=2", "--alert-rate 2: input should be less than or equal to 0.5"),
-        ("views=nonsense", "there is no view nonsense"),
         ("views=past", "the view past needs --lags"),
         ("alert_rate", "write a setting and its values, such as alert_rate=0.01,0.001"),
-        ("alert_rate=", "write a setting and its values"),
         ("seed=1 seed=2", "names seed twice"),
         ("seed=" + ",".join(map(str, range(33))), "names 33 combinations; at most 32"),
     ],
 )
 def test_mistakes_in_a_grid_are_explained_in_one_sentence(grid: str, words: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=rf"^--grid[^\n]*{re.escape(words)}[^\n]*$"):
         named(grid)
-    assert str(error.value).startswith("--grid")
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)

@@ -12,7 +12,7 @@ import pytest
 from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError
 from fomo_stream.settings.commands import ScoreSettings
-from fomo_stream.settings.rule_spec import Rule, Window, check_names, parse_table
+from fomo_stream.settings.rule_spec import Rule, check_names, parse_table
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import reload_settings
 from fomo_stream.settings.topic_selection import TopicCatalog
@@ -93,11 +93,10 @@ MISTAKES = [
     ("2026-03-28T05:00", "2026-03-27", 14, "maintenance[1]: it ends"),
     ("2026-03-28T05:00", "next week", 16, "maintenance[1].to: write a time as 2026-10-01"),
     ("FREQ=DAILY", "every day", 17, "maintenance[1].repeat: write it as iCalendar does"),
-    ("FREQ=DAILY", "FREQ=DAILY;BYDAY=XX", 14, "write it as iCalendar does"),
     ("Europe/Berlin", "Europe/Berlni", None, "unknown time zone Europe/Berlni; did you mean Europe/Berlin?"),
     ("time: at", "tmie: at", 1, "unknown setting tmie; did you mean time?"),
     ("small moves", "range", None, "two rules are called range"),
-    ("time: at", "- time", None, "it cannot be read as YAML|cannot be read as YAML"),
+    ("time: at", "- time", None, "cannot be read as YAML"),
 ]
 
 
@@ -106,17 +105,10 @@ def test_a_mistake_is_one_error_with_its_file_line_and_field(
     tmp_path: Path, right: str, wrong: str, line: int | None, words: str
 ) -> None:
     said = refusal(tmp_path, YAML.replace(right, wrong, 1))
-    assert any(one in said for one in words.split("|")), said
+    assert words in said
     assert "\n" not in said
     if line is not None:
         assert f"--config {tmp_path}/fomo.yaml line {line}: " in said
-
-
-def test_a_mistake_in_toml_has_a_line_too(tmp_path: Path) -> None:
-    said = refusal(tmp_path, TOML.replace('only = "falls"', 'only = "fals"'), "fomo.toml")
-    assert f"--config {tmp_path}/fomo.toml line 8: rules[1].only: 'fals' is not one of" in said
-    said = refusal(tmp_path, TOML.replace('ignore = "5%"', 'ignroe = "5%"'), "fomo.toml")
-    assert "line 13: rules[2].ignroe: unknown field; did you mean ignore?" in said
 
 
 def test_a_mistake_in_the_section_of_a_topic_has_its_line(tmp_path: Path) -> None:
@@ -129,11 +121,13 @@ def test_a_mistake_in_the_section_of_a_topic_has_its_line(tmp_path: Path) -> Non
     (tmp_path / "a.toml").write_text(f"[topics.t]\n{table}")
     with pytest.raises(ConfigError, match=r"line 14: rules\[2\]\.ignroe: unknown field"):
         parse(ServiceSettings, ["--topic", "t", "--config", str(tmp_path / "a.toml")])
+    said = refusal(tmp_path, TOML.replace('only = "falls"', 'only = "fals"'), "fomo.toml")
+    assert "fomo.toml line 8: rules[1].only: 'fals' is not one of" in said
+    said = refusal(tmp_path, TOML.replace('ignore = "5%"', 'ignroe = "5%"'), "fomo.toml")
+    assert "line 13: rules[2].ignroe: unknown field; did you mean ignore?" in said
 
 
-def test_several_topics_have_another_latency_also_when_the_file_is_read_again(
-    tmp_path: Path,
-) -> None:
+def test_several_topics_have_another_latency_also_when_the_file_is_read_again(tmp_path: Path) -> None:
     (path := tmp_path / "fomo.yaml").write_text("")
     catalog = TopicCatalog(ServiceSettings, {"topic": "a,b", "group": "{topic}", "config": str(path)})
     settings, found = catalog.settings("a"), []
@@ -158,24 +152,14 @@ def test_flags_are_rules_too() -> None:
         (["--ignore", "2.5"], "names no feature"),
         (["--ignore", "a=much"], "write an amount"),
         (["--valid", "a=5"], "with a colon between them"),
-        (["--valid", "a=x:y"], "a=x:y: "),
-        (["--valid", "a=:"], "it has no limit"),
         (["--explain", "none", "--only-rises", "a"], "leave --explain none out"),
         (["--exclude", "a", "--features", "a,b"], "--exclude a is named by another flag"),
-        (["--timezone", "Berlin"], "unknown time zone Berlin"),
         (["--calendar", "/nowhere.ics"], "--calendar /nowhere.ics: cannot be read"),
     ],
 )
 def test_mistakes_in_flags_are_said(flags: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         parse(ScoreSettings, ["x.csv", *flags])
-
-
-def test_a_window_without_a_zone_may_say_so() -> None:
-    about = {"name": "w", "from": "2026-10-01T10:00", "to": "2026-10-01T11:00"}
-    assert parse_table(Window, {**about, "timezone": ""}) == parse_table(Window, about)
-    with pytest.raises(ValueError, match="timezone: unknown time zone Berlin"):
-        parse_table(Window, {**about, "timezone": "Berlin"})
 
 
 # --- calendars
@@ -220,12 +204,8 @@ def test_events_of_a_calendar_are_windows(tmp_path: Path) -> None:
     assert weekly.without == (datetime(2026, 4, 4, 1),)
     assert (day.name, day.timezone, day.skip) == ("cleaning (2)", "Asia/Tokyo", "alerts")
     assert (day.from_, day.to) == (datetime(2026, 5, 1), datetime(2026, 5, 2))
-    assert (audit.from_, audit.to, audit.timezone, audit.skip) == (
-        datetime(2026, 6, 1, 6),
-        datetime(2026, 6, 1, 8),
-        "UTC",
-        "both",
-    )
+    assert (audit.from_, audit.to) == (datetime(2026, 6, 1, 6), datetime(2026, 6, 1, 8))
+    assert (audit.timezone, audit.skip) == ("UTC", "both")
 
 
 @pytest.mark.parametrize(
@@ -234,7 +214,6 @@ def test_events_of_a_calendar_are_windows(tmp_path: Path) -> None:
         ("nothing", "cannot be read as iCalendar"),
         ("BEGIN:VCALENDAR\nEND:VCALENDAR\n", "it has no event"),
         (CALENDAR.replace("DTSTART:20260601T060000Z\n", ""), "the event audit has no DTSTART"),
-        (CALENDAR.replace("DTEND;TZID=Europe/Berlin:2026", "DTEND;TZID=Europe/Berlin:2025"), "it ends"),
         (CALENDAR.replace("20260601T060000Z", "00010101T060000Z"), "a window is in the years 1970 to 2200"),
         (CALENDAR.replace("FREQ=WEEKLY", "FREQ=DAILY;INTERVAL=0"), "INTERVAL=0 is not supported"),
     ],

@@ -69,37 +69,16 @@ def test_null_in_the_file_is_the_default_also_against_a_setting_for_all_topics(t
         load(ServiceSettings, {"config": file})
 
 
-@pytest.mark.parametrize("topics", [{"out": "t"}, {"alerts": "t-scores"}, {"out": "none"}])
-def test_topics_may_clash_only_where_the_others_are_those_of_a_group(topics: dict[str, Any]) -> None:
-    assert load(GroupSettings, {"topic": "t", **topics}).topic == "t"
-    for command in (ServiceSettings, DoctorSettings):
+def test_topics_may_clash_only_where_the_others_are_those_of_a_group() -> None:
+    for topics in ({"out": "t"}, {"alerts": "t-scores"}, {"out": "none"}):
+        assert load(GroupSettings, {"topic": "t", **topics}).topic == "t"
         with pytest.raises(ConfigError, match=r"--out|--alerts"):
-            load(command, {"topic": "t", **topics})
-
-
-def test_min_context_follows_a_small_context_unless_it_is_given() -> None:
-    assert load(ScoreSettings, {"context_size": 50}).min_context == 50
-
-
-def test_names_come_from_wherever_settings_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load(ServiceSettings, {"topic": "t", "features": "a,b", "categorical": "b, c.d"}).categorical == ("b", "c.d")
-    monkeypatch.setenv("FOMO_CATEGORICAL", "site,kind")
-    assert load(ScoreSettings, {}).categorical == ("site", "kind")
+            load(DoctorSettings, {"topic": "t", **topics})
 
 
 def test_views_are_named_one_by_one_or_as_a_group() -> None:
-    for given, views in (
-        ("fast", ("trimmed", "all", "key")),
-        ("recent, fast", ("trimmed", "all", "recent", "key")),
-        ("default", DEFAULT),
-    ):
+    for given, views in (("recent, fast", ("trimmed", "all", "recent", "key")), ("default", DEFAULT)):
         assert load(ScoreSettings, {"views": given}).detector_config().views == views
-    with pytest.raises(
-        ConfigError, match=r"--views.* there is no view slow; name some of default, fast, events, trimmed"
-    ):
-        load(ScoreSettings, {"views": "slow"})
-    with pytest.raises(ConfigError, match="view past needs --lags"):
-        load(ScoreSettings, {"views": "past"})
     assert "past" in load(ScoreSettings, {"lags": 3}).detector_config().wanted_views
 
 
@@ -112,52 +91,49 @@ def test_defaults_are_the_detectors_own() -> None:
     assert load(ServiceSettings, {"topic": "t", "feedback_memory": 9000}).detector_config().feedback_memory == 0
 
 
-NOT_TAKEN = ["größe-0", "x" * 260, " pod", "pod\n", "a\tb"]  # by a broker
+RANGE = "2026-10-02/2026-10-06"
 OF_SERVICE: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": "0"}, "--batch-size 0: input should be greater than or equal to 1"),
-    ({"alert_rate": "high"}, "--alert-rate high: input should be a valid number"),
     ({"out": "t"}, "must be different topics"),
     ({"alerts": "t-scores"}, "topic fomo-stream-t-state must be different topics"),
     ({"out": "none"}, "--out none needs --alerts"),
-    ({"alerts": "a/b"}, "--alerts 'a/b' cannot be the name of a topic"),
     ({"dead_letters": ".."}, "--dead-letters '..' cannot be the name of a topic"),
     ({"group": "my group"}, "the state topic 'my group-t-state' cannot be the name of a topic"),
     ({"feedback": "t-scores"}, "--feedback t-scores and the state topic"),
-    ({"feedback": "fomo-stream-t-state"}, "must be different topics"),
     ({"kafka": {"partition.assignment.strategy": "range"}}, "partitions move one at a time"),
     ({"kafka": {"enable.auto.commit": "true"}}, "enable.auto.commit cannot be set"),
     ({"admit": "none"}, "--admit none: input should be 'auto', 'feedback' or 'all'"),
     ({"features": ","}, "--features ,: name at least one feature"),
-    ({"features": "a,b,a"}, "--features a,b,a: a feature is named twice"),
     ({"categorical": "a,b,a"}, "--categorical a,b,a: a feature is named twice"),
+    ({"views": "slow"}, "there is no view slow; name some of default, fast, events, trimmed"),
+    ({"views": "past"}, "view past needs --lags"),
     ({"seed_context": "missing.csv"}, "no such file: missing.csv"),
     ({"seed_context": "."}, "--seed-context .: it is a folder; name a file"),
     ({"seed_context": "/dev/null"}, "it is a pipe or a device, and it is read more than once"),
     ({"config": "missing.toml"}, "missing.toml: cannot be read as TOML: No such file"),
-    *(({"instance_id": name}, "a broker takes 1 to 249 letters of ASCII") for name in NOT_TAKEN),
-    *(({"kafka": {"client.id": name}}, "a broker takes 1 to 249 letters of ASCII") for name in NOT_TAKEN),
+    *(({"instance_id": name}, "a broker takes 1 to 249 letters of ASCII") for name in ("größe-0", "x" * 260, "pod\n")),
+    ({"kafka": {"client.id": " pod"}}, "a broker takes 1 to 249 letters of ASCII"),
 ]
 MISTAKES: list[tuple[type[BaseFlags], dict[str, Any], str]] = [
-    (GroupSettings, {"topic": "a/b"}, "--topic 'a/b' cannot be"),
-    (GroupSettings, {"topic": "t", "out": "a/b"}, "--out 'a/b' cannot be"),
     (GroupSettings, {"topic": "t", "group": "x/y"}, "the state topic 'x/y-t-state' cannot be"),
-    (RedriveSettings, {"dead_letters": "a/b"}, "--dead-letters 'a/b' cannot be"),
     (RedriveSettings, {"dead_letters": "d", "to": "a/b"}, "--to 'a/b' cannot be"),
     (NotifySettings, {"alerts": "a/b", "dry_run": True}, "--alerts 'a/b' cannot be"),
-    (ScoreSettings, {"context": "normal.csv", "key": "device"}, "leave --lags, --derive and --key out"),
-    (ScoreSettings, {"context": "normal.csv", "derive": "new(kind)"}, "leave --lags, --derive and --key out"),
-    (ScoreSettings, {"derive": "new(kind), count(10m)"}, "--derive count(10m) of a file needs --time FIELD"),
-    (
-        ServiceSettings,
-        {"topic": "t", "derive": ["gap", "cuont(10m)"]},
-        "--derive gap,cuont(10m): cuont(10m): there is no such function; did you mean count?",
+    *(
+        (ScoreSettings, {"context": "normal.csv", **more}, "leave --lags, --derive and --key out")
+        for more in ({"key": "device"}, {"derive": "new(kind)"}, {"lags": 2})
     ),
-    (ScoreSettings, {"context": "normal.csv", "lags": 2}, "leave --lags, --derive and --key out"),
+    (ScoreSettings, {"context": __file__, "reference": __file__}, "--context and --reference both name good records"),
+    (ScoreSettings, {"derive": "new(kind), count(10m)"}, "--derive count(10m) of a file needs --time FIELD"),
+    (ScoreSettings, {"derive": ["gap", "cuont(1m)"]}, "--derive gap,cuont(1m): cuont(1m): there is no such function"),
     (ScoreSettings, {"context_size": 50, "min_context": 60}, "scores would never begin"),
-    (ServiceSettings, {}, "--topic is required"),
+    (ScoreSettings, {"reference": "a" * 300}, "cannot be read: File name too long"),
+    (ScoreSettings, {"reference": RANGE, "time": "t"}, "standard input is read once: for a range of --reference, name"),
+    (ScoreSettings, {"reference": RANGE, "time": "t", "file": "none.csv"}, "no such file: none.csv"),
+    (ReplaySettings, {"reference": RANGE, "file": "a.csv"}, f"--reference {RANGE} of a file needs --time FIELD"),
+    (ReplaySettings, {"file": "a.csv", "silence": "1h"}, "--silence 1h: write how many times the usual gap, such as"),
     *(
         (ScoreSettings, {"missing_values": wrong}, "write FEATURE=NUMBER, as temp=-9999")
-        for wrong in ("temp", "=-1", "temp=", "temp=n/a", "temp=nan", "temp=-inf", {"temp": True}, {"temp": ["1 2"]})
+        for wrong in ("temp", "=-1", "temp=n/a", "temp=nan", {"temp": True}, {"temp": ["1 2"]})
     ),
     *((ServiceSettings, {"topic": "t", **flags}, words) for flags, words in OF_SERVICE),
 ]
@@ -173,24 +149,20 @@ def test_a_mistake_is_reported_in_one_line_that_names_it(
     assert "\n" not in str(error.value).replace("pod\n", "")
 
 
-@pytest.mark.parametrize(
-    ("command", "flags", "words"),
-    [
-        (GroupSettings, ["--json"], "no flag --json: it is gone; group prints text"),
-        (GroupSettings, ["--health-port", "1"], "no flag --health-port: it is a flag of run, doctor, notify"),
-        (ReplaySettings, ["--out", "x"], "no flag --out: it is a flag of run, group, doctor"),
-    ],
-)
-def test_a_flag_that_only_other_commands_have_is_refused_with_their_names(
-    command: type[BaseFlags], flags: list[str], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        parse(command, ["--topic", "t", *flags])
+def test_a_flag_that_only_other_commands_have_is_refused_with_their_names() -> None:
+    for command, flag, words in (
+        (GroupSettings, "--json", "no flag --json: it is gone; group prints text"),
+        (DemoSettings, "--format", "no flag --format: it is gone; .* JSON"),
+        (ReplaySettings, "--out", "no flag --out: it is a flag of run, group, doctor"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            parse(command, [flag, "x"])
 
 
-@pytest.mark.parametrize("name", ["pod-0", "team:a/0", "pod 1", ".."])
-def test_names_that_a_broker_takes_are_taken(name: str) -> None:
-    assert load(ServiceSettings, {"topic": "t", "instance_id": name, "kafka": {"client.id": name}}).instance_id == name
+def test_names_that_a_broker_takes_are_taken() -> None:
+    for name in ("team:a/0", "pod 1", ".."):
+        flags = {"topic": "t", "instance_id": name, "kafka": {"client.id": name}}
+        assert load(ServiceSettings, flags).instance_id == name
 
 
 def test_a_mistake_in_the_environment_or_the_file_is_placed_there(
@@ -202,9 +174,6 @@ def test_a_mistake_in_the_environment_or_the_file_is_placed_there(
         load(ServiceSettings, {"config": file})
     monkeypatch.setenv("FOMO_BATCH_SIZE", "few")
     with pytest.raises(ConfigError, match=r"^FOMO_BATCH_SIZE few: "):
-        load(ServiceSettings, {"config": file})
-    file.write_text('topic = "t"\nbatchsize = 5\n')
-    with pytest.raises(ConfigError, match="unknown setting batchsize; did you mean batch-size"):
         load(ServiceSettings, {"config": file})
 
 
@@ -227,23 +196,17 @@ COMMANDS: list[tuple[type[BaseFlags], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
+def test_a_misspelt_variable_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, words in (
         ("fomo_alert_raet", r"unknown setting FOMO_ALERT_RAET; did you mean FOMO_ALERT_RATE\?"),
         ("FOMO_KAKFA_SASL_PASSWORD", "unknown setting FOMO_KAKFA_SASL_PASSWORD; see --help"),
-        ("FOMO_", "unknown setting FOMO_; see --help"),
-    ],
-)
-def test_a_misspelt_variable_is_refused_without_its_value(
-    name: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, "8081")
-    for settings, flags in COMMANDS:
-        with pytest.raises(ConfigError, match=words) as error:
-            load(settings, flags)
-        assert "8081" not in str(error.value)
-        assert "\n" not in str(error.value)
+    ):
+        monkeypatch.setenv(name, "8081")
+        for settings, flags in COMMANDS:
+            with pytest.raises(ConfigError, match=words) as error:
+                load(settings, flags)
+            assert "8081" not in str(error.value)
+        monkeypatch.delenv(name)
 
 
 def test_variables_of_other_commands_and_of_clients_are_no_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +221,7 @@ def test_variables_of_other_commands_and_of_clients_are_no_mistakes(monkeypatch:
     assert load(ScoreSettings, {}).file == "-"
 
 
-@pytest.mark.parametrize("service", ["FOMO", "FOMO_STREAM", "FOMO_KAFKA", "FOMO_HEALTH"])
+@pytest.mark.parametrize("service", ["FOMO", "FOMO_KAFKA", "FOMO_HEALTH"])
 def test_what_kubernetes_says_of_services_is_passed_over(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"{service}_PORT", "tcp://10.0.0.1:8080")
     for rest in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT_8080_TCP_PROTO", "PORT_53_UDP_ADDR"):
@@ -267,9 +230,6 @@ def test_what_kubernetes_says_of_services_is_passed_over(service: str, monkeypat
         load(settings, flags)
     assert load(ServiceSettings, {"topic": "t"}).kafka == {}
     assert load(ServiceSettings, {"topic": "t"}).health_port is None
-    monkeypatch.setenv("FOMO_STREAM_PORT", "8080")
-    with pytest.raises(ConfigError, match="unknown setting FOMO_STREAM_PORT"):
-        load(ServiceSettings, {"topic": "t"})
 
 
 def test_every_setting_of_the_service_and_of_a_replay_says_what_it_affects() -> None:
@@ -308,7 +268,6 @@ def test_an_earlier_name_of_a_setting_works_with_a_note(
         assert getattr(parse(ServiceSettings, in_file), new) == value
     with pytest.warns(FomoWarning, match=flag):  # the present name wins where both are given
         settings = load(ServiceSettings, {"topic": "t", old: bad, new: value})
-    assert getattr(settings, new) == value
     assert command_line(settings, "run") == f"fomo-stream run {flag} {value} --topic t"
     load(NotifySettings, {"alerts": "a", "to": ("mailto://x",), "config": file})  # it is of another command
     monkeypatch.setenv(variable, bad)
@@ -322,28 +281,14 @@ def test_an_earlier_name_of_a_setting_works_with_a_note(
     assert getattr(load(ScoreSettings, {}), new) == ScoreSettings.model_fields[new].default
 
 
-@pytest.mark.parametrize(("settings", "name"), [(DemoSettings, "format"), (GroupSettings, "json")])
-def test_a_flag_that_is_gone_from_one_command_says_what_to_use(settings: type[BaseFlags], name: str) -> None:
-    with pytest.raises(ConfigError, match=f"no flag --{name}: it is gone; .* JSON"):
-        parse(settings, [f"--{name}", "json"])
-
-
 # A value of each setting of the service whose values are neither a choice, nor on or off.
 WRITTEN = {
-    **dict.fromkeys(
-        ("features", "categorical", "exclude", "counters", "mute_key", "only_rises", "only_falls"), "a,b.c"
-    ),
+    **dict.fromkeys(("features", "categorical", "exclude", "counters", "mute_key"), "a,b.c"),
+    **dict.fromkeys(("only_rises", "only_falls"), "a,b.c"),
     **{"ignore": "a=2.5,b=5%", "valid": "a=0:100", "time_features": "hour", "timezone": "Europe/Berlin"},
     **{"views": "fast", "silence": "5x", "silence_min": "90s", "silence_of": "key,topic", "alert_rate": "0.02"},
-    **{
-        "missing_values": "a=-1,*=65535",
-        "derive": "count(10m), sum(a, 24h)",
-        "warm": "12h",
-        "max_latency_ms": "30",
-        "schema_wait": "7.5",
-        "seed_context": __file__,
-        "reference": __file__,
-    },
+    **{"missing_values": "a=-1,*=65535", "derive": "count(10m), sum(a, 24h)", "warm": "12h", "max_latency_ms": "30"},
+    **{"schema_wait": "7.5", "seed_context": __file__, "reference": __file__},
 }
 APART = {"config", "calendar", "schema_file", "kafka", "registry", "bootstrap"}  # files and clients; other tests
 
@@ -387,25 +332,17 @@ def test_values_in_yaml_are_taken_as_they_are_written(tmp_path: Path) -> None:
     service = load(ServiceSettings, {"config": file})
     assert service.kafka == {"sasl.password": "0123", "socket.keepalive.enable": "true"}
     assert service.scores_only
+    file.write_text("topics:\n  a: &a {lags: 1, key: k}\n  b: {<<: *a, lags: 2}\n")  # a merged table may replace names
+    assert [load(ServiceSettings, {"config": file, "topic": topic}).lags for topic in "ab"] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [("lags: 1\nlags: 2", 2), ("kafka:\n  a.b: 1\n  a.b: 2", 3), ("batch-size: 1\nbatch_size: 2", 1)],
-)
-def test_a_name_that_is_twice_in_a_file_is_refused(tmp_path: Path, content: str, line: int) -> None:
+def test_a_name_that_is_twice_in_a_file_is_refused(tmp_path: Path) -> None:
     """One of the two values would be lost."""
     file = tmp_path / "fomo.yaml"
-    file.write_text(f"{content}\n")
-    with pytest.raises(ConfigError, match=rf"line {line}\b.*is there twice|is there twice in line {line}\b"):
-        load(ScoreSettings, {"config": file})
-
-
-def test_a_merged_table_may_replace_names(tmp_path: Path) -> None:
-    file = tmp_path / "fomo.yaml"
-    file.write_text("topics:\n  a: &a {lags: 1, key: k}\n  b: &b {<<: *a, lags: 2}\n  c: {<<: *b, lags: 3}\n")
-    loaded = [load(ServiceSettings, {"config": file, "topic": topic}) for topic in "abc"]
-    assert [(settings.lags, settings.key) for settings in loaded] == [(1, "k"), (2, "k"), (3, "k")]
+    for content, line in (("kafka:\n  a.b: 1\n  a.b: 2\n", 3), ("batch-size: 1\nbatch_size: 2\n", 1)):
+        file.write_text(content)
+        with pytest.raises(ConfigError, match=rf"line {line}\b.*is there twice|is there twice in line {line}\b"):
+            load(ScoreSettings, {"config": file})
 
 
 def test_an_encoding_of_windows_is_read_or_named(tmp_path: Path) -> None:
@@ -417,11 +354,6 @@ def test_an_encoding_of_windows_is_read_or_named(tmp_path: Path) -> None:
         load(ScoreSettings, {"config": file})
 
 
-def test_a_file_that_cannot_be_read_is_a_mistake_of_its_flag() -> None:
-    with pytest.raises(ConfigError, match=r"--reference a+: cannot be read: File name too long"):
-        load(ScoreSettings, {"reference": "a" * 300})
-
-
 def test_a_reference_is_a_range_of_time_or_a_file_which_may_be_named_like_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,7 +363,6 @@ def test_a_reference_is_a_range_of_time_or_a_file_which_may_be_named_like_one(
         return settings.reference if span is None else [time % 86_400_000 // 60_000 for time in (span.start, span.stop)]
 
     monkeypatch.chdir(tmp_path)
-    assert reference("2026-10-01/2026-10-06") == [0, 0]
     assert reference("2026-10-01T06:00+02:00/2026-10-01 07:30") == [4 * 60, 7 * 60 + 30]
     (tmp_path / "2026-10-01").mkdir()
     (tmp_path / "2026-10-01" / "2026-10-06").write_text("x\n1\n")
@@ -442,22 +373,7 @@ def test_a_reference_is_a_range_of_time_or_a_file_which_may_be_named_like_one(
         ("2026-10-01/2026-10-08", "it is a folder; name a file"),
         ("2026-10-06/2026-10-01", "2026-10-01 is not after 2026-10-06; the end is the first moment after the range"),
         ("2026-10-01/week.csv", "no such file: 2026-10-01/week.csv; or give a range of time, as 2026-10-01/2026-10-06"),
-        ("C:\\\\2026-10-01", "no such file"),
-        ("2026-10-01/", "no such file|it is a folder"),
         ("812/900", "no such file"),
     ):
         with pytest.raises(ConfigError, match=message):
             reference(text)
-    for command, flags, message in (
-        (ScoreSettings, {"time": "t"}, "standard input is read once: for a range of --reference, name a FILE"),
-        (ScoreSettings, {"time": "t", "file": "none.csv"}, "no such file: none.csv"),
-        (ReplaySettings, {"file": "a.csv"}, "--reference 2026-10-02/2026-10-06 of a file needs --time FIELD"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            load(command, {"reference": "2026-10-02/2026-10-06", **flags})
-
-
-@pytest.mark.parametrize("text", ["1h", "x", "often"])
-def test_a_factor_that_is_no_number_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"--silence {text}: write how many times the usual gap, such as 5x"):
-        load(ReplaySettings, {"file": "a.csv", "silence": text, "time": "t"})
