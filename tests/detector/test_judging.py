@@ -83,10 +83,12 @@ def stream(n: int, seed: int, prior: float) -> tuple[Batch, Scores]:
 
 
 @pytest.mark.parametrize("prior", [0.0, 200.0])
-@pytest.mark.parametrize(("seed", "rate"), [(0, 0.1), (1, 0.1), (2, 0.03)])
-def test_compiled_judging_agrees_with_plain_python(seed: int, rate: float, prior: float) -> None:
+@pytest.mark.parametrize(
+    ("seed", "rate", "views"), [(0, 0.1, "default"), (1, 0.1, "default"), (2, 0.03, "default"), (3, 0.1, "events")]
+)
+def test_compiled_judging_agrees_with_plain_python(seed: int, rate: float, views: str, prior: float) -> None:
     n, rng = 800, np.random.default_rng(seed)
-    config = replace(CONFIG, alert_rate=rate)
+    config = replace(CONFIG, alert_rate=rate, views=(views,))
     batch, scores = stream(n, seed, prior)
     columns = scores.logit, scores.by_view, scores.by_key, batch.slots, batch.begins, batch.far, batch.is_common[:, 0]
     plain, one, told = PlainJudge(config, prior), Judged(config, prior), np.zeros(0, np.int64)
