@@ -112,6 +112,8 @@ class Alerts(State):
     - or if, at most INCIDENT_GAP records of its series after another outlier, it is rare in the long run, and its own
       logit is above the median.
 
+    Where records are independent of each other, one is an outlier if it is rarer than the alert rate in the long run.
+
     None of these counts for a record whose values are all those of nearly all records, unless it is odd for its key.
     So of normal records at most the alert rate are outliers, and usually a third of it. A real incident adds as many
     as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
@@ -133,7 +135,8 @@ class Alerts(State):
         self.memory = Memory(config.memory, keys)
         # see `step.judge`; one of them is the load: outliers up to the last step, older ones count less
         limits = config.memory, config.alert_rate, continued(config.alert_rate), 0.0, config.stuck_values == "alert"
-        self._limits, self._outliers = np.array(limits), np.zeros(1, np.int64)
+        self._limits = np.array([*limits, config.are_independent])
+        self._outliers = np.zeros(1, np.int64)
         self._recent: Handle | None = None  # None: take from the history
 
     @property

@@ -103,6 +103,11 @@ class DetectorConfig:
         return tuple(views) if set(views) - set(OF_KEYS) else ("all", *views)
 
     @property
+    def are_independent(self) -> bool:
+        """Whether records are independent of each other, so that no incident goes on from one to the next."""
+        return "key_values" in self.wanted_views
+
+    @property
     def window_size(self) -> int:
         """Logits that p-values refer to: enough for p-values down to half the alert rate."""
         return max(self.calibration_size, int(np.ceil(2 / self.alert_rate)))

@@ -94,8 +94,8 @@ OUTLIERS = 17  # (1,) since the last step
 # the addresses of the scope are valid
 RECORDS, BOUND, ROOM_END, ADDRESSED_UNTIL, N_TALLY = range(5)
 # weight of remembered logits; alert rate; 1 - score of a record that continues an incident, at most; outliers before
-# the last step; whether still values alert
-MEMORY_WEIGHT, RATE, CONTINUES, LOAD, STILL = range(5)
+# the last step; whether still values alert; whether records are independent of each other
+MEMORY_WEIGHT, RATE, CONTINUES, LOAD, STILL, INDEPENDENT = range(6)
 
 
 @exact_kernel
@@ -420,8 +420,10 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, earlier, 
     is_uncommon = by_key > ODD_LOGIT
     for j in range(batch.is_common.shape[1]):
         is_uncommon |= not batch.is_common[i, j]
-    is_outlier = is_uncommon and (is_clear or ((is_among_highest or continues) and limits[LOAD] + outliers < MAX_LOAD))
     is_ready = math.isfinite(earlier.peaks[1, 1, TOP])
+    if limits[INDEPENDENT]:  # the last records say nothing about this one
+        is_clear, is_among_highest, continues = False, is_ready and tail_share <= rate, False
+    is_outlier = is_uncommon and (is_clear or ((is_among_highest or continues) and limits[LOAD] + outliers < MAX_LOAD))
     out.remembered[e], out.score[e], out.p_value[e] = y, 1.0 - tail_share, p
     out.severity[e] = severity_of(is_outlier, 1.0 - tail_share, rate if is_ready else 0.0)
     out.status[e] = OK if is_ready else CALIBRATING
