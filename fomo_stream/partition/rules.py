@@ -175,7 +175,8 @@ class Rules:
         """
         violations: dict[int, list[tuple[Rule, int]]] = {}
         for rule in self._valid:
-            columns = _matching_columns(rule.features, schema.features)
+            matching = _matching_columns(rule.features, schema.features)
+            columns = [j for j in matching if schema.features[j] not in schema.categorical]  # which have only codes
             low, high = rule.valid or (None, None)
             values = rows[:, columns]
             odd = (values < (-np.inf if low is None else low)) | (values > (np.inf if high is None else high))
