@@ -112,8 +112,8 @@ class Alerts(State):
     - or if, at most INCIDENT_GAP records of its series after another outlier, it is rare in the long run, and its own
       logit is above the median.
 
-    Where records are independent of each other, one is an outlier also if it is rarer than the alert rate in the long
-    run.
+    Where records are independent of each other, no incident continues: the third condition is that a record is rarer
+    than the alert rate in the long run.
 
     None of these counts for a record whose values are all those of nearly all records, unless it is odd for its key.
     So of normal records at most the alert rate are outliers, and usually a third of it. A real incident adds as many

@@ -155,9 +155,10 @@ class PlainJudge:
         follows = left > 0 and rarity <= max(a, min(5 * a, 0.05)) and it.own > own[0]
         enough = sum(i >= self.stepped - peak_size for i, _ in recent)
         is_ready = a * (enough + 1) >= 1 - 1e-9
-        is_rare = self.config.are_independent and is_ready and rarity <= a
+        if self.config.are_independent:
+            follows = is_ready and rarity <= a
         is_odd = not it.is_ordinary or it.by_key > 1
-        it.outlier = is_odd and (begins or ((again or follows or is_rare) and self.load + self.since < 100))
+        it.outlier = is_odd and (begins or ((again or follows) and self.load + self.since < 100))
         self.since += it.outlier
         self.open[it.series] = 10 if it.outlier else max(left - 1, 0)
         it.score = 1 - max(rarity, 2.0**-50)

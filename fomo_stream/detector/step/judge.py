@@ -421,9 +421,9 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, earlier, 
     for j in range(batch.is_common.shape[1]):
         is_uncommon |= not batch.is_common[i, j]
     is_ready = math.isfinite(earlier.peaks[1, 1, TOP])
-    # the last records say little of one that is independent of them: the whole past counts, too
-    is_rare = limits[INDEPENDENT] and is_ready and tail_share <= rate
-    is_expected = not (is_among_highest or continues or is_rare) or limits[LOAD] + outliers >= MAX_LOAD
+    if limits[INDEPENDENT]:  # no incident continues, and the whole past counts
+        continues = is_ready and tail_share <= rate
+    is_expected = not (is_among_highest or continues) or limits[LOAD] + outliers >= MAX_LOAD
     is_outlier = is_uncommon and (is_clear or not is_expected)
     out.remembered[e], out.score[e], out.p_value[e] = y, 1.0 - tail_share, p
     out.severity[e] = severity_of(is_outlier, 1.0 - tail_share, rate if is_ready else 0.0)
