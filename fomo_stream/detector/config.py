@@ -104,7 +104,7 @@ class DetectorConfig:
 
     @property
     def are_independent(self) -> bool:
-        """Whether records are independent of each other, so that no incident goes on from one to the next."""
+        """Return whether records are independent of each other, so that no incident goes on from one to the next."""
         return "key_values" in self.wanted_views
 
     @property
