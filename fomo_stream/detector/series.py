@@ -277,7 +277,8 @@ class Series(changelog.State):
         if len(with_records):
             unique, at = np.unique(slots[with_records], return_inverse=True)
             of_known = moves[with_records]
-            step.learn_moves(self._state(None), bulk.limited(values[with_records]), at, slots[with_records], of_known)
+            state = self._state(None)
+            step.learn_moves(state.address, bulk.limited(values[with_records]), at, slots[with_records], of_known)
             moves[with_records] = of_known
             self.keys.mark(unique)
         return moves
