@@ -102,10 +102,12 @@ def run_command(argv: Sequence[str]) -> int:
         process = catalog.process
         configure_logging(process.log_level)
     if process.processes > 1:
-        own, code = fork_members(catalog)
-        if code is not None:
+        TopicCatalog(ServiceSettings, flags, 0).check()  # else each process would report the same mistake
+        number, code = fork_members(process)
+        if number < 0:
             return code
-        catalog = TopicCatalog(ServiceSettings, flags | own)
+        port = {} if process.health_port is None else {"health_port": process.health_port + number}
+        catalog = TopicCatalog(ServiceSettings, flags | port, number)
         process = catalog.process
     signals = Signals()
     limit_threads(process.threads)

@@ -8,12 +8,10 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import Any
 
 from fomo_stream.errors import ConfigError
 from fomo_stream.logs import configure_logging, kv
-from fomo_stream.settings.service_settings import ServiceSettings
-from fomo_stream.settings.topic_selection import TopicCatalog
+from fomo_stream.settings.topic_selection import ProcessSettings
 
 log = logging.getLogger(__name__)
 
@@ -21,18 +19,13 @@ MAX_PORT = 65535
 PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent ends
 
 
-def fork_members(catalog: TopicCatalog[ServiceSettings]) -> tuple[dict[str, Any], int | None]:
+def fork_members(process: ProcessSettings) -> tuple[int, int]:
     """Fork this process into as many as --processes says. Each of them scores. The process may not have threads yet.
 
-    Returns the flags in which such a process differs, and None. In the process that called, the exit code once all have
-    ended: they end together, also when one fails. Raises ConfigError for settings that do not suit several.
+    Returns the number of such a process, and 0. In the process that called, -1 and the exit code once all have ended:
+    they end together, also when one fails. Raises ConfigError if there are too few ports.
     """
-    process = catalog.process
     count, port = process.processes, process.health_port
-    names = [process.instance_id, *(catalog.settings(topic).instance_id for topic in catalog.selection.names)]
-    name = next(filter(None, names), None)
-    if any(catalog.settings(topic).reset_state for topic in catalog.selection.names):
-        raise ConfigError("--reset-state needs a group without members: start once with it and --processes 1")
     if port is not None and port + count - 1 > MAX_PORT:
         raise ConfigError(f"--processes {count} needs as many ports, and --health-port {port} has fewer above it")
     numbers: dict[int, int] = {}  # of the processes that run, by their ids
@@ -40,10 +33,9 @@ def fork_members(catalog: TopicCatalog[ServiceSettings]) -> tuple[dict[str, Any]
         if not (pid := os.fork()):
             _follow_parent()
             configure_logging(process.log_level, f" process={number}")
-            own = {"health_port": port and port + number, "instance_id": name and f"{name}-{number}"}
-            return {flag: value for flag, value in own.items() if value is not None}, None
+            return number, 0
         numbers[pid] = number
-    return {}, _until_ended(numbers)
+    return -1, _until_ended(numbers)
 
 
 def _follow_parent() -> None:

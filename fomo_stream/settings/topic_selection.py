@@ -36,7 +36,6 @@ class ProcessSettings(BrokerFlags, HttpFlags):
     log_level: LogLevel = with_default(ServiceSettings, "log_level", "info")
     threads: int = with_default(ServiceSettings, "threads", 1)
     processes: int = with_default(ServiceSettings, "processes", 1)
-    instance_id: str | None = None
     wait: bool = with_default(ServiceSettings, "wait", False)
 
 
@@ -81,11 +80,12 @@ class TopicSelection:
 class TopicCatalog(Generic[TopicSettings]):
     """The settings of each topic of a command, from its flags, the environment, and sections of the --config file.
 
-    cls: the settings of one topic.
+    cls: the settings of one topic. member: the number of this process, if it is one of several; it is added to each
+    --instance-id.
     """
 
-    def __init__(self, cls: type[TopicSettings], flags: Mapping[str, Any]) -> None:
-        self._cls, self._flags = cls, dict(flags)
+    def __init__(self, cls: type[TopicSettings], flags: Mapping[str, Any], member: int | None = None) -> None:
+        self._cls, self._flags, self._member = cls, dict(flags), member
         self._loaded: dict[str, TopicSettings] = {}
         own = {name: value for name, value in flags.items() if name in ProcessSettings.model_fields}
         self.process = load(ProcessSettings, own)
@@ -108,7 +108,12 @@ class TopicCatalog(Generic[TopicSettings]):
         try:
             if topic not in self._loaded:
                 defaults = {} if self.selection.is_single else {"max_latency_ms": MAX_LATENCY_MS}
-                self._loaded[topic] = load(self._cls, flags, defaults)
+                own = load(self._cls, flags, defaults)
+                if self._member is not None and getattr(own, "reset_state", False):
+                    raise ConfigError("--reset-state needs a group without members: start once with --processes 1")
+                if self._member is not None and (name := getattr(own, "instance_id", None)):
+                    own = load(self._cls, flags | {"instance_id": f"{name}-{self._member}"}, defaults)
+                self._loaded[topic] = own
             return self._loaded[topic]
         except ConfigError as error:
             raise error if self.selection.is_single else ConfigError(f"topic {topic}: {error}") from None

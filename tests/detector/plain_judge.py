@@ -156,7 +156,7 @@ class PlainJudge:
         enough = sum(i >= self.stepped - peak_size for i, _ in recent)
         is_ready = a * (enough + 1) >= 1 - 1e-9
         if self.config.are_independent:
-            follows = is_ready and rarity <= a
+            follows = is_ready and rarity <= a and those is not recent
         is_odd = not it.is_ordinary or it.by_key > 1
         it.outlier = is_odd and (begins or ((again or follows) and self.load + self.since < 100))
         self.since += it.outlier

@@ -422,7 +422,7 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, earlier, 
         is_uncommon |= not batch.is_common[i, j]
     is_ready = math.isfinite(earlier.peaks[1, 1, TOP])
     if limits[INDEPENDENT]:  # no incident continues, and the whole past counts
-        continues = is_ready and tail_share <= rate
+        continues = is_ready and tail_share <= rate and not compares_with_every
     is_expected = not (is_among_highest or continues) or limits[LOAD] + outliers >= MAX_LOAD
     is_outlier = is_uncommon and (is_clear or not is_expected)
     out.remembered[e], out.score[e], out.p_value[e] = y, 1.0 - tail_share, p
