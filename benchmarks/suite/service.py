@@ -41,6 +41,7 @@ TAIL = 1.05  # of the input: at its end the partitions no longer share the cores
 VIEWS = ("default", "fast")
 Delivery = Literal["exactly-once", "at-least-once"]
 DELIVERIES: tuple[Delivery, ...] = ("exactly-once", "at-least-once")
+PROCESSES = 2  # of a service that uses both cores
 PASSED = 200_000  # records of the pass-through; the last three quarters are measured
 
 
@@ -62,6 +63,10 @@ def measure(scale: Scale) -> Iterator[Measurement | Absent]:
         for views in VIEWS:
             for delivery in DELIVERIES:
                 yield from _throughput(broker, folder, load, load.partitions, load.established, views, delivery, rate)
+            yield from _throughput(
+                broker, folder, load, load.partitions, load.established, views, plain=rate, processes=PROCESSES
+            )
+            for delivery in DELIVERIES:
                 for rate_of_input in load.rates:
                     yield from _latency(broker, folder, load, views, delivery, rate_of_input)
         for partitions in load.other_partitions:
@@ -151,28 +156,32 @@ def _throughput(
     views: str,
     delivery: Delivery = "exactly-once",
     plain: float | None = None,
+    processes: int = 1,
 ) -> Iterator[Measurement]:
     """Rate and CPU time; established: records of each partition before the second stretch, 0: only the first.
 
-    plain: records/s of a pass-through, which the rate is divided by, too.
+    plain: records/s of a pass-through, which the rate is divided by, too. CPU time only of one process.
     """
     parts = {"young": (0, load.young)}
     if established:
         before = established * partitions
         parts["established"] = before, before + load.stretch
     last = max(stop for _, stop in parts.values())
-    with service_with(broker, folder, partitions, int(last * TAIL), views=(views,), delivery=delivery) as service:
+    changes: dict[str, Any] = {"views": (views,), "delivery": delivery, "processes": processes}
+    with service_with(broker, folder, partitions, int(last * TAIL), **changes) as service:
         service.until(last)
         samples = service.progress.samples
     for age, (first, stop) in parts.items():
         begin, end = stretch(samples, first, stop)
         sizes: Sizes = {"age": age, "partitions": partitions, "context": 1000, "features": FEATURES, "views": views}
-        sizes["delivery"] = delivery
+        sizes |= {"delivery": delivery, "processes": processes}
         count = end.records - begin.records
         rate = count / (end.at - begin.at)
         yield Measurement("service", sizes, rate, "records/s")
         if plain is not None:
             yield Measurement("service over pass-through", sizes, rate / plain, "ratio")
+        if processes > 1:
+            continue
         spent = {"service": end.service_s - begin.service_s}
         if begin.broker_s is not None and end.broker_s is not None:
             spent["broker"] = end.broker_s - begin.broker_s
