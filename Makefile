@@ -16,8 +16,8 @@ demo: $(VENV)/.installed
 # process, as its tests share a cluster.
 # A single file starts sooner without them:
 # make test ARGS='-n0 tests/model/test_evidence.py'
-test:
-	$(MAKE) --no-print-directory -j2 kernels types bytecode style
+test: $(VENV)/.installed-dev
+	$(MAKE) --no-print-directory -j2 types kernels bytecode style
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 # Tests of minutes: faults, and the Helm chart in a cluster (KAFKA_HOME, REGISTRY_HOME, KUBE_HOME). Most of them wait.
@@ -32,8 +32,8 @@ style: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-# Compiles them once, before several processes need them, while pip installs what only the development needs.
-kernels: $(VENV)/.installed
+# Compiles them once, before several processes need them.
+kernels: $(VENV)/.installed-dev
 	$(BIN)/python -m fomo_stream.loading
 
 # All modules that tests import, likewise: after an installation none is compiled.
@@ -86,6 +86,6 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install --progress-bar on --no-compile --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+	touch $@ $(VENV)/.installed
