@@ -47,7 +47,6 @@ def _follow_parent() -> None:
 
 def _until_ended(numbers: dict[int, int]) -> int:
     """Hand signals on until all processes have ended; return the exit code of the first that failed."""
-
     is_stopping, code = False, 0
 
     def hand_on(signal_number: int, _frame: object = None) -> None:

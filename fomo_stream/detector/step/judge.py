@@ -423,8 +423,7 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, earlier, 
     is_ready = math.isfinite(earlier.peaks[1, 1, TOP])
     if limits[INDEPENDENT]:  # no incident continues, and the whole past counts
         continues = is_ready and tail_share <= rate and not compares_with_every
-    is_expected = not (is_among_highest or continues) or limits[LOAD] + outliers >= MAX_LOAD
-    is_outlier = is_uncommon and (is_clear or not is_expected)
+    is_outlier = is_uncommon and (is_clear or ((is_among_highest or continues) and limits[LOAD] + outliers < MAX_LOAD))
     out.remembered[e], out.score[e], out.p_value[e] = y, 1.0 - tail_share, p
     out.severity[e] = severity_of(is_outlier, 1.0 - tail_share, rate if is_ready else 0.0)
     out.status[e] = OK if is_ready else CALIBRATING
