@@ -78,6 +78,7 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fomo-stream needs Python 3.11 or later")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --upgrade pip # Python's own may be slow to resolve
 
 # Without --no-compile, pip would compile all modules, which takes a minute or more; most of them are never imported.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
