@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +31,6 @@ FORMATS: dict[str, Format] = {
 FORMAT_HINT = "it must be CSV with rows under a line of column names, JSON lines or Avro; see --format"
 JSON_HINT = "each line must be one JSON object, as jq -c . writes them; CSV of another name needs --format csv"
 AVRO_MARK = b"Obj\x01"  # first bytes of an Avro file
-_ONE_ARRAY = re.compile(rb"\s*\[\s*(\{.*)?", re.DOTALL)  # how a file that is one JSON array begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,6 @@ class RecordFile:
         self.blank_before = self._source.number  # blank lines before the header, or before the first record of JSON
         if self.format == "csv":
             self._read_header(delimiter, decimal, skip_lines)
-        elif _ONE_ARRAY.fullmatch(first):
-            raise SchemaError(f"{name} is one JSON array; write one object per line, for example with jq -c '.[]'")
 
     @property
     def drained(self) -> bool:

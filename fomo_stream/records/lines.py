@@ -1,7 +1,8 @@
-"""The lines of a file or a pipe as they arrive: compression, and lines of limited length."""
+"""The lines of a file or a pipe as they arrive: compression, encoding, and lines of limited length."""
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import sys
 import zlib
@@ -12,6 +13,7 @@ from typing import BinaryIO
 
 from fomo_stream.errors import ConfigError, FomoError, SchemaError, needs_extra
 from fomo_stream.limits import MAX_RECORD_BYTES
+from fomo_stream.records.json_objects import OBJECTS, OneEachLine
 
 Read = Callable[[int], bytes]
 Note = Callable[[str], None]  # writes one line for the user
@@ -22,9 +24,10 @@ BLANK_BYTES = b" \t\r\n"
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF8 = b"\xef\xbb\xbf"  # byte order mark
-# UTF-16, ZIP and Excel, PDF, bzip2, xz: also where a file is too short to be judged by its bytes.
-_REFUSED = (b"\xff\xfe", b"\xfe\xff", b"PK\x03\x04", b"%PDF", b"BZh", b"\xfd7zX")
-_MARKS = (_GZIP, _ZSTD, _UTF8, *_REFUSED)
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# ZIP and Excel, PDF, bzip2, xz: also where a file is too short to be judged by its bytes.
+_REFUSED = (b"PK\x03\x04", b"%PDF", b"BZh", b"\xfd7zX")
+_MARKS = (_GZIP, _ZSTD, _UTF8, *_UTF16, *_REFUSED)
 # Bytes that are rare in text; Hive has 1 between cells.
 _CONTROL_BYTES = bytes({*range(32), 127} - set(b"\x01\t\n\v\f\r\x1a\x1b"))
 _MAX_CONTROL_SHARE = 0.05  # in the beginning of a text; a logger that was cut off may leave some zeros
@@ -36,7 +39,9 @@ def discard_note(_text: str) -> None:
 
 
 def plain_text(stream: BinaryIO, name: str) -> Read:
-    """Return a function that reads the text of `stream` as it arrives, decompressed, without a byte order mark.
+    """Return a function that reads the text of `stream` as it arrives, in UTF-8 and without a byte order mark.
+
+    Compressed text is decompressed, UTF-16 decoded, and JSON objects that are not one in each line become lines.
 
     Raises SchemaError for other formats, ConfigError if the compressed data is damaged, and, while it is read,
     FomoError if the system cannot read further.
@@ -49,13 +54,29 @@ def plain_text(stream: BinaryIO, name: str) -> Read:
         with needs_extra(f"reading {name}"):
             file = import_module(ZSTD).ZstdFile(source)
         source = _PeekedStream(_with_named_errors(file.read1, name))
+    if source.first.startswith(_UTF16):
+        source = _PeekedStream(_from_utf16(source.read))
     first = source.first
     controls = len(first) - len(first.translate(None, _CONTROL_BYTES))
     if first.startswith(_REFUSED) or (len(first) >= _MIN_JUDGED_BYTES and controls > _MAX_CONTROL_SHARE * len(first)):
         raise SchemaError(f"{name} is not text in UTF-8", "save or unpack it as CSV or JSON lines in UTF-8")
     if first.startswith(_UTF8):
         source.read(len(_UTF8))
-    return source.read
+    source = _PeekedStream(source.read, is_text=True)
+    return OneEachLine(source.read, name).read if OBJECTS.match(source.first) else source.read
+
+
+def _from_utf16(read: Read) -> Read:
+    """Return a function that reads the same text in UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+
+    def converted(size: int) -> bytes:
+        while chunk := read(size):
+            if text := decoder.decode(chunk):
+                return text.encode(errors="replace")
+        return decoder.decode(b"", final=True).encode()
+
+    return converted
 
 
 def _with_named_errors(read: Read, name: str) -> Read:
@@ -77,13 +98,21 @@ def _with_named_errors(read: Read, name: str) -> Read:
 
 
 class _PeekedStream:
-    """A stream whose first bytes are read already."""
+    """A stream whose first bytes are read already: as many as show its format.
 
-    def __init__(self, read: Read) -> None:
+    is_text: as many as show whether it has JSON objects that are not one in each line.
+    """
+
+    def __init__(self, read: Read, is_text: bool = False) -> None:
         self._read = read
         self.first = b""
-        while any(mark.startswith(self.first) for mark in _MARKS) and (chunk := read(CHUNK_BYTES)):
+        while self._is_open(is_text) and (chunk := read(CHUNK_BYTES)):
             self.first += chunk
+
+    def _is_open(self, is_text: bool) -> bool:
+        if is_text:
+            return len(self.first) < CHUNK_BYTES and not self.first.strip(BLANK_BYTES + b"[{")
+        return any(mark.startswith(self.first) for mark in _MARKS)
 
     def read(self, size: int) -> bytes:
         taken, self.first = self.first[:size], self.first[size:]

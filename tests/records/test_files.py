@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fomo_stream.errors import ConfigError, FomoError, SchemaError
+from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.records.cells import number_in
 from fomo_stream.records.csv_rows import CsvRows, Row
 from fomo_stream.records.files import RecordFile, read_rows
@@ -52,7 +53,7 @@ def raw_lines(data: bytes, chunk: int = 1) -> list[bytes]:
 
 @given(
     st.lists(st.text(st.characters(exclude_characters="\n", codec="utf-8"), max_size=10), min_size=1, max_size=5),
-    st.sampled_from(["utf-8", "utf-8-sig"]),
+    st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
     st.booleans(),
     st.integers(1, 20),
 )
@@ -68,7 +69,7 @@ def test_text_is_the_same_with_and_without_a_mark_and_compression(
 
 ZIP = b"PK\3\4" + bytes(9)
 REFUSED = {"zip": ZIP, "bzip2": bz2.compress(b"a,b"), "zip in gzip": gzip.compress(ZIP)}
-REFUSED |= {"utf-16": "a,b\n".encode("utf-16"), "utf-16 without mark": "a,b\n".encode("utf-16-le") * 50}
+REFUSED |= {"utf-16 without mark": "a,b\n".encode("utf-16-le") * 50}
 REFUSED |= {"binary": bytes(range(256)) * 40}
 
 
@@ -107,6 +108,38 @@ def test_a_line_beyond_the_limit_is_cut_and_the_next_one_is_read(monkeypatch: py
     assert [line.number for line in lines] == [1, 2, 3]
     assert len(lines[1].raw) == 1001
     assert lines[2].record == {"a": 2}
+
+
+OBJECTS = st.lists(
+    st.dictionaries(
+        st.text(max_size=3), st.none() | st.text(max_size=4) | st.lists(st.dictionaries(st.text("{}"), st.text('["],')))
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(OBJECTS, st.sampled_from([None, 2]), st.booleans(), st.integers(1, 9), st.sampled_from(["utf-8", "utf-16"]))
+def test_an_array_and_objects_of_several_lines_are_read_as_one_object_in_each_line(
+    objects: list[dict[str, Any]], indent: int | None, is_array: bool, chunk: int, codec: str
+) -> None:
+    objects = [{"first": "\r"}, *objects]
+    texts = [json.dumps(one, indent=indent, ensure_ascii=False) for one in objects]
+    text = json.dumps(objects, indent=indent) if is_array else "\n".join(texts)
+    lines = list(RecordFile(Trickle(text.encode(codec), chunk)))  # type: ignore[arg-type]
+    assert [line.record for line in lines if not line.is_blank] == objects
+
+
+def test_what_is_odd_in_an_array_costs_only_its_place() -> None:
+    half = MAX_RECORD_BYTES * 6 // 10
+    long = ['{"b": "' + "x" * half + '",\n "c": "' + "y" * half + '"}', '{"b": [' + "[1],\n" * half + "2]}"]
+    texts = ['{"a": 1}', "null", '{"a": }', *long, '"{[", 5', '{"a": 2}}', '{"a": 3}', '{"a": {"b": ']
+    lines = list(RecordFile(Trickle(("[\n" + ",\n".join(texts)).encode(), 1 << 16)))  # type: ignore[arg-type]
+    found = [line.record["a"] if line.record else line.error.reason for line in lines if not line.is_blank]  # type: ignore[union-attr]
+    reasons = ["not_an_object", "not_json", "too_large", "too_large", "not_json", "not_json", "not_json"]
+    assert found == [1, *reasons[:5], 2, reasons[5], 3, reasons[6]]
+    with pytest.raises(SchemaError, match="its quote is missing"):
+        lines_of(b'[{"a": "' + b"x" * 2 * MAX_RECORD_BYTES)
 
 
 # --- rows of CSV
@@ -293,7 +326,6 @@ def test_any_bytes_in_any_pieces_are_refused_or_every_line_is_a_record_an_error_
         (b"a,b,a,c,b,a\n1,2,3,4,5,6\n", "several columns named 'a', 'b' in line 1.* give each"),
         (b'a,"b\n1,2\n', "a quote is missing"),
         (b"a,b\r1,2\r", "a carriage return inside"),
-        (b'[{"a": 1},\n{"a": 2}]\n', "one JSON array"),
     ],
 )
 def test_a_file_without_usable_header_is_refused(data: bytes, complaint: str) -> None:
