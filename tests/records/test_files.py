@@ -126,7 +126,7 @@ def test_an_array_and_objects_of_several_lines_are_read_as_one_object_in_each_li
     objects = [{"first": "\r"}, *objects]
     texts = [json.dumps(one, indent=indent, ensure_ascii=False) for one in objects]
     text = json.dumps(objects, indent=indent) if is_array else "\n".join(texts)
-    lines = list(RecordFile(Trickle(text.encode(codec), chunk)))  # type: ignore[arg-type]
+    lines = list(RecordFile(Trickle(text.encode(codec), chunk)))
     assert [line.record for line in lines if not line.is_blank] == objects
 
 
@@ -134,7 +134,7 @@ def test_what_is_odd_in_an_array_costs_only_its_place() -> None:
     half = MAX_RECORD_BYTES * 6 // 10
     long = ['{"b": "' + "x" * half + '",\n "c": "' + "y" * half + '"}', '{"b": [' + "[1],\n" * half + "2]}"]
     texts = ['{"a": 1}', "null", '{"a": }', *long, '"{[", 5', '{"a": 2}}', '{"a": 3}', '{"a": {"b": ']
-    lines = list(RecordFile(Trickle(("[\n" + ",\n".join(texts)).encode(), 1 << 16)))  # type: ignore[arg-type]
+    lines = list(RecordFile(Trickle(("[\n" + ",\n".join(texts)).encode(), 1 << 16)))
     found = [line.record["a"] if line.record else line.error.reason for line in lines if not line.is_blank]  # type: ignore[union-attr]
     reasons = ["not_an_object", "not_json", "too_large", "too_large", "not_json", "not_json", "not_json"]
     assert found == [1, *reasons[:5], 2, reasons[5], 3, reasons[6]]
