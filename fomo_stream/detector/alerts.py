@@ -24,10 +24,9 @@ Bool = NDArray[np.bool_]
 Int = NDArray[np.int64]
 
 
-# Records over the alert rate in which outliers count as load, see `Alerts.step`: with MAX_LOAD of them neither the
-# second nor the third condition of `Alerts` holds.
+# Records over the alert rate in which outliers count as load, see `Alerts.step`: with MAX_LOAD of them only extremes
+# are outliers.
 LOAD_SPAN = 20.0
-REPEAT_SHARE = 0.7  # of the alert rate: largest p-value of an outlier by the second condition of `Alerts`
 SHARED_ROWS = 1000.0  # records that the partition's count as, see `Alerts.start_from_shared`
 # A key is greedy if it has more than GREEDY_SHARE of the highest last logits, and more than GREEDY_RATIO times its
 # share of all; so less than a third of all records belong to greedy keys. TOP_SHARE times the alert rate: how many are
@@ -36,22 +35,27 @@ SHARED_ROWS = 1000.0  # records that the partition's count as, see `Alerts.start
 GREEDY_SHARE, GREEDY_RATIO, TOP_SHARE, MIN_TOP_LOGITS = 0.25, 3.0, 2.0, 40
 
 
-def continued(alert_rate: float) -> float:
+def continued(alert_rate: float, times: float = 7.0) -> float:
     """Return the largest 1 - score of a record that continues the incident of an alert shortly before it.
 
+    times: the alert rate; of one above 1 %, less.
+
     >>> continued(0.001), continued(0.01), continued(0.1)
-    (0.005, 0.05, 0.1)
+    (0.007, 0.07, 0.1)
     """
-    return max(alert_rate, min(5.0 * alert_rate, 0.05))
+    return max(alert_rate, times * min(alert_rate, 0.01))
 
 
-def peak_of(logits: Float, outlier: Bool, alert_rate: float, size: int) -> tuple[float, ...]:
-    """Return TOP, HEIGHT, ... of the last `size` logits (m,); of fewer logits a clear distance is larger."""
+def peak_of(logits: Float, usual: float, alert_rate: float, size: int) -> tuple[float, ...]:
+    """Return TOP, HEIGHT, ... of the last `size` logits (m,); of fewer logits a clear distance is larger.
+
+    usual: the largest of earlier logits that were not outliers, at least ODD_LOGIT.
+    """
     if not (n := len(logits)) or not rarity.is_calibrated(n, alert_rate):
         return (math.inf,) * 5
     ascending, clear = np.sort(logits), rarity.clear_above(logits, size)
     median = float(ascending[(n - 1) // 2] + ascending[n // 2]) / 2.0
-    largest, usual = max(ODD_LOGIT, float(ascending[-1])), float(logits[~outlier].max(initial=ODD_LOGIT))
+    largest = max(ODD_LOGIT, float(ascending[-1]))
     height, of_usual = max(largest - median, rarity.MIN_HEIGHT), max(usual - median, rarity.MIN_HEIGHT)
     return largest, height, clear, usual + clear * of_usual, median
 
@@ -106,9 +110,9 @@ class Alerts(State):
 
     The beginning of an incident is judged by the recent past, its continuation by the long one. A record is an outlier
 
-    - if its own logit, or its remembered one, is above 1 and clearly above all of the last 7 / alert_rate ones;
-    - or if one of them is clearly above those that were not outliers, and its p-value is at most REPEAT_SHARE *
-      alert_rate;
+    - if its own logit, or its remembered one, is above 1 and clearly above all of the last 20 / alert_rate ones that
+      were not outliers;
+    - or if one of them is an extreme: twice as far above all of the last 7 / alert_rate ones;
     - or if, at most INCIDENT_GAP records of its series after another outlier, it is rare in the long run, and its own
       logit is above the median.
 
@@ -118,7 +122,7 @@ class Alerts(State):
     None of these counts for a record whose values are all those of nearly all records, unless it is odd for its key.
     So of normal records at most the alert rate are outliers, and usually a third of it. A real incident adds as many
     as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
-    shift, the second and the third end when the new records are not rare any more, or when MAX_LOAD says so.
+    shift, the first and the third end when the new records are not rare any more, or when MAX_LOAD says so.
 
     A key that is wild all the time must not hide others. If it has more than GREEDY_SHARE of the highest last logits,
     and so many times as many as of all, its records are left out of what those of other keys are compared with. So are
@@ -131,6 +135,7 @@ class Alerts(State):
     def __init__(self, config: DetectorConfig, keys: Keys) -> None:
         """keys: of the series; each remembers in how many more records an incident can continue."""
         self._rate, self._window, self._peak = config.alert_rate, config.window_size, config.peak_size
+        self._usual = config.usual_size
         self.stepped = 0  # number of records at the last step
         self._rarity = rarity.Rarity()
         self.memory = Memory(config.memory, keys)
@@ -206,23 +211,24 @@ class Alerts(State):
         return Results.of(scores, logits, score, p, outlier, severity, status, slots, begins)
 
     def _earlier_logits(self, history: History) -> EarlierLogits:
-        first = self.stepped - max(self._window, self._peak)
+        first = self.stepped - max(self._window, self._peak, self._usual)
         numbers, own, remembered, outlier, series, far = history.scored(first, self.stepped)
         greedy, n = greedy_keys(remembered, series, self._rate), len(numbers)
 
-        def compared(kept: Bool | slice) -> tuple[Float, list[tuple[float, ...]], float]:
-            kept_numbers, x, y, flags = numbers[kept], own[kept], remembered[kept], outlier[kept]
-            window, last = kept_numbers.searchsorted((self.stepped - self._window, self.stepped - self._peak)).tolist()
-            m, size = len(kept_numbers), round(self._peak * len(kept_numbers) / max(1, n))
-            peaks = [peak_of(values[last:], flags[last:], self._rate, size) for values in (x, y)]
-            # Records that have not come yet count as normal ones: else a young stream would be allowed fewer outliers
-            few = REPEAT_SHARE * self._rate * (max(m - window, self._window * m / max(1, n)) + 1.0)
-            return np.sort(y[window:]), peaks, few
+        def compared(kept: Bool | slice) -> tuple[Float, list[tuple[float, ...]]]:
+            kept_numbers, x, y, were_usual = numbers[kept], own[kept], remembered[kept], ~outlier[kept]
+            sizes = self._window, self._peak, self._usual
+            window, last, usual = kept_numbers.searchsorted(np.subtract(self.stepped, sizes)).tolist()
+            were_usual[:usual] = False
+            size = round(self._peak * len(kept_numbers) / max(1, n))
+            highest = (float(values[were_usual].max(initial=ODD_LOGIT)) for values in (x, y))
+            peaks = [peak_of(v[last:], top, self._rate, size) for v, top in zip((x, y), highest, strict=True)]
+            return np.sort(y[window:]), peaks
 
         every, left_out = compared(slice(None)), far | np.isin(series, greedy) if len(greedy) else far
         ordinary = compared(~left_out) if left_out.any() else every
-        peaks, few = np.array([ordinary[1], every[1]]), np.array([ordinary[2], every[2]])
-        return EarlierLogits(ordinary[0], every[0], peaks, few, greedy, self._rarity.counts_above)
+        peaks = np.array([ordinary[1], every[1]])
+        return EarlierLogits(ordinary[0], every[0], peaks, greedy, self._rarity.counts_above)
 
     def start_from_shared(self, other: Alerts) -> None:
         """Start the scores of a key from the records of its partition, so that both can be compared."""

@@ -19,7 +19,8 @@ from fomo_stream.model.architecture import Model
 
 MIN_CONTEXT_ROWS = 4  # two halves of two rows can score each other
 STEP = 32  # records between decisions
-PEAK = 7  # over the alert rate: records that the beginning of an incident is above
+PEAK = 7  # over the alert rate: records that an extreme is above, every one of them
+USUAL = 20  # over the alert rate: records that the beginning of an incident is above, except those that were outliers
 LOW_RATE = 0.001  # alert rate down to which the history need not be longer
 
 
@@ -114,8 +115,15 @@ class DetectorConfig:
 
     @property
     def peak_size(self) -> int:
-        """Last records that the beginning of an incident is above, every one of them."""
+        """Last records that an extreme is above, every one of them."""
         return int(np.ceil(PEAK / self.alert_rate))
+
+    @property
+    def usual_size(self) -> int:
+        """Last records that the beginning of an incident is above, except those that were outliers."""
+        if self.are_independent:  # a longer past would hide what only one record shows
+            return self.peak_size
+        return min(int(np.ceil(USUAL / self.alert_rate)), self.history_scores)
 
     @property
     def history_rows(self) -> int:

@@ -75,10 +75,10 @@ class KeyReference:
             builders.append((view, ContextBuilder(model, context_spec, None)))
         first = np.sum([builder.result().first for _, builder in builders], axis=0) / len(names)
         size = config.peak_size
-        peak = peak_of(first, np.zeros(n, bool), config.alert_rate, size)
+        peak = peak_of(first, math.inf, config.alert_rate, size)
         # a fault in rows that were called good must not hide later ones
         usual = first[~far_outside(first, peak[CLEAR])]
-        peak = peak_of(usual, np.zeros(len(usual), bool), config.alert_rate, size)
+        peak = peak_of(usual, math.inf, config.alert_rate, size)
         return cls(tuple(builders), np.sort(usual), peak, stands_still)
 
     def judged(self, logits: Float) -> tuple[Float, Float, Float]:
@@ -190,7 +190,7 @@ class Reference:
         outlier, left = np.zeros(n, bool), self._left if learn else dict(self._left)
         for i, slot in enumerate(batch.slots.tolist()):
             before, peak = left.pop(slot, 0) * (not batch.begins[i]), references[which[i]].peak
-            continues = before > 0 and p[i] <= continued(rate) and logit[i] > peak[MEDIAN]
+            continues = before > 0 and p[i] <= continued(rate, 5.0) and logit[i] > peak[MEDIAN]
             if rise[i] > peak[CLEAR] or continues:
                 outlier[i], left[slot] = True, INCIDENT_GAP
             elif before > 1:

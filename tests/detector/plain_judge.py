@@ -66,13 +66,16 @@ def clear_above(logits: list[float], many: int) -> float:
     return round(0.12 * math.log(many) / math.log(free) + 1 / math.sqrt(free), 3)
 
 
-def reached(those: list[Record], name: str, rate: float, many: int) -> tuple[float, ...]:
-    """Of these logits of records: the median, the top, its height, what is clear above it, and above usual ones."""
+def reached(those: list[Record], before: list[Record], name: str, rate: float, many: int) -> tuple[float, ...]:
+    """Of these logits of records: the median, the top, its height, what is clear above it, and above usual ones.
+
+    before: those and earlier ones.
+    """
     if rate * (len(those) + 1) < 1 - 1e-9:
         return (math.inf,) * 5
     logits = [float(getattr(one, name)) for one in those]
     median, top, clear = float(np.median(logits)), max(1.0, *logits), clear_above(logits, many)
-    usual = max([1.0, *(logit for logit, one in zip(logits, those, strict=True) if not one.outlier)])
+    usual = max([1.0, *(float(getattr(one, name)) for one in before if not one.outlier)])
     return median, top, max(top - median, 0.3), clear, usual + clear * max(usual - median, 0.3)
 
 
@@ -124,7 +127,9 @@ class PlainJudge:
     def judge(self, it: Record) -> Record:
         """What is said of the next record."""
         it, a, window_size, peak_size = self.remember(it), self.rate, self.config.window_size, self.config.peak_size
-        first = self.stepped - max(window_size, peak_size)
+        is_short = self.config.are_independent
+        usual_size = peak_size if is_short else min(math.ceil(20 / a), self.config.history_scores)
+        first = self.stepped - max(window_size, peak_size, usual_size)
         known = [(i, one) for i, one in enumerate(self.past[: self.stepped]) if not one.is_taken_back]
         recent = [(i, one) for i, one in known if i >= first]
         highest = sorted((one for _, one in recent), key=lambda one: one.remembered)
@@ -140,25 +145,25 @@ class PlainJudge:
         share = len(those) / max(1, len(recent))
         window = [one.remembered for i, one in those if i >= self.stepped - window_size]
         last = [one for i, one in those if i >= self.stepped - peak_size]
-        own, with_past = (reached(last, name, a, round(peak_size * share)) for name in ("own", "remembered"))
+        before = [one for i, one in those if i >= self.stepped - usual_size]
+        own, with_past = (reached(last, before, name, a, round(peak_size * share)) for name in ("own", "remembered"))
         it.p_value = (1 + sum(one >= it.remembered for one in window)) / (len(window) + 1)
 
         above = [(x, *peak) for x, peak in ((it.own, own), (it.remembered, with_past))]
         rises = [max(0.0, x - top) / height for x, _, top, height, _, _ in above]
-        begins = any(rise > clear for rise, (_, _, _, _, clear, _) in zip(rises, above, strict=True))
-        few = 0.7 * a * (max(len(window), window_size * share) + 1)
-        again = any(x > usual for x, *_, usual in above) and it.p_value * (len(window) + 1) <= few
+        extreme = any(rise > 2 * clear for rise, (_, _, _, _, clear, _) in zip(rises, above, strict=True))
+        begins = any(x > usual for x, *_, usual in above)
         asked = max(it.own, it.remembered) if rises[0] > 0 else it.remembered
         ages = [(self.stepped - i - 1) // STEP + 1 for i, _ in known]
         rarity = share_above(asked, [one.remembered for _, one in known], ages) / (1 + 2 * max(rises)) ** 3
         left = 0 if it.begins else self.open.get(it.series, 0)
-        follows = left > 0 and rarity <= max(a, min(5 * a, 0.05)) and it.own > own[0]
+        follows = left > 0 and rarity <= max(a, min(7 * a, 0.07)) and it.own > own[0]
         enough = sum(i >= self.stepped - peak_size for i, _ in recent)
         is_ready = a * (enough + 1) >= 1 - 1e-9
         if self.config.are_independent:
             follows = is_ready and rarity <= a and those is not recent
         is_odd = not it.is_ordinary or it.by_key > 1
-        it.outlier = is_odd and (begins or ((again or follows) and self.load + self.since < 100))
+        it.outlier = is_odd and (extreme or ((begins or follows) and self.load + self.since < 100))
         self.since += it.outlier
         self.open[it.series] = 10 if it.outlier else max(left - 1, 0)
         it.score = 1 - max(rarity, 2.0**-50)

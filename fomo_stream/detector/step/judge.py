@@ -24,6 +24,7 @@ Single = NDArray[np.float32]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
+EXTREME = 2.0  # times the clear distance: a logit so far above all others is an outlier in any case
 INCIDENT_GAP = 10  # records of its series after an alert in which an incident can continue
 MAX_LOAD = 100.0  # outliers among the last records, see `Alerts.step`; with more, an incident does not continue
 MIN_TAIL_SHARE = 2.0**-50  # 1 - score, at least: so that no score is 1
@@ -54,7 +55,6 @@ class EarlierLogits(NamedTuple):
     ascending: Float  # (m,) the last remembered logits, ordinary ones
     of_every: Float  # (k,) the last remembered logits, all
     peaks: Float  # (2, 2, 5) peaks of ordinary and of all records, of own and of remembered logits; infinite: too few
-    few: Float  # (2,) for the second condition of `Alerts`: how many of these may be at least as high as the new logit
     greedy: Int  # (g,) series of greedy keys
     above: Float  # (BINS + 3,) counts of this bin and all higher ones, see `Rarity`
 
@@ -130,9 +130,8 @@ def _earlier_logits_at(address):
         row(h, 0, np.float64),
         row(h, 1, np.float64),
         cube(h, 2, np.float64),
-        row(h, 3, np.float64),
-        row(h, 4, np.int64),
-        row(h, 5, np.float64),
+        row(h, 3, np.int64),
+        row(h, 4, np.float64),
     )
 
 
@@ -406,9 +405,8 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, earlier, 
     p = (1.0 + (m - smaller(ascending, y))) / (m + 1.0)
     own_rise, remembered_rise = rise(own_peak, own), rise(remembered_peak, y)
     # `peak_of` has seen to it that a peak is at least ODD_LOGIT
-    is_clear = own_rise > own_peak[CLEAR] or remembered_rise > remembered_peak[CLEAR]
-    few = earlier.few[int(compares_with_every)]
-    is_among_highest = (own > own_peak[USUAL] or y > remembered_peak[USUAL]) and p * (m + 1.0) <= few
+    is_extreme = own_rise > EXTREME * own_peak[CLEAR] or remembered_rise > EXTREME * remembered_peak[CLEAR]
+    is_clear = own > own_peak[USUAL] or y > remembered_peak[USUAL]
     # the first record of an incident follows normal ones: their memory must not make it smaller
     counted = max(own, y) if own_rise > 0.0 else y
     above = 1.0 + 2.0 * max(own_rise, remembered_rise)
@@ -423,7 +421,7 @@ def _judge_visit(y, e, i, slot, begins, left, outliers, batch, scores, earlier, 
     is_ready = math.isfinite(earlier.peaks[1, 1, TOP])
     if limits[INDEPENDENT]:  # no incident continues, and the whole past counts
         continues = is_ready and tail_share <= rate and not compares_with_every
-    is_outlier = is_uncommon and (is_clear or ((is_among_highest or continues) and limits[LOAD] + outliers < MAX_LOAD))
+    is_outlier = is_uncommon and (is_extreme or ((is_clear or continues) and limits[LOAD] + outliers < MAX_LOAD))
     out.remembered[e], out.score[e], out.p_value[e] = y, 1.0 - tail_share, p
     out.severity[e] = severity_of(is_outlier, 1.0 - tail_share, rate if is_ready else 0.0)
     out.status[e] = OK if is_ready else CALIBRATING
