@@ -240,7 +240,7 @@ def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
     from icalendar import Calendar
 
     try:
-        events = Calendar.from_ical(path.read_bytes()).walk("VEVENT")
+        events: Sequence[Any] = Calendar.from_ical(path.read_bytes()).walk("VEVENT")
         moved: dict[str, list[date]] = {}  # by UID, the begins of repetitions that have events of their own
         for event in events:
             if "RECURRENCE-ID" in event:
