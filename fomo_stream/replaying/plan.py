@@ -150,7 +150,7 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
         notes += label_notes(settings.label, values)
     if settings.is_given("group"):
         notes.append("--group has no effect on a file: the settings given here count.")
-    notes += Rules.of(settings).warnings(schema, settings.key is not None)
+    notes += Rules.of(settings).warnings(schema, settings.key is not None, settings.time is not None)
     if settings.mute_key and settings.key is None:
         notes.append("--mute-key mutes nothing: records of a file have keys only by --key.")
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
