@@ -277,4 +277,4 @@ def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:
     for name, (count, first) in table.with_more.items():
         if name in schema.features and name not in schema.categorical:
             cells = f"{counted(count, 'cell')} of the column {name} of {table.name}"
-            note(f"{cells} read as numbers, without what stands around them: such as {first[:40]!r}")
+            note(f"{cells} read as numbers, although most look different: such as {first[:40]!r}")

@@ -25,9 +25,7 @@ def open_arrays(path: Path) -> Iterator[Any]:
             if sum(member.file_size for member in archive.zip.infolist()) > MAX_ARRAY_BYTES:
                 raise ValueError(f"its arrays have more than {MAX_ARRAY_BYTES >> 30} GiB")
             if other := next((name for name in archive.zip.namelist() if not name.endswith(".npy")), None):
-                raise ValueError(
-                    f"{clean(other)[:60]} in it is no array; save a spreadsheet as CSV, or unpack an archive"
-                )
+                raise ValueError(f"it holds {clean(other)[:60]}; save a spreadsheet as CSV, or unpack an archive")
             yield archive
     except FomoError:
         raise

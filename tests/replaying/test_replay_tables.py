@@ -235,7 +235,7 @@ def saved(**arrays: Any) -> bytes:
         ("rows.npz", saved(X=np.array([["a"]])), "has the type"),
         ("rows.npz", saved(X=np.zeros((2, 3)), names=np.array(["a"])), "one text for each of the 3"),
         ("rows.npz", saved(X=np.zeros((2, 2)), names=np.array(["a", "a"])), "two columns named 'a'"),
-        ("rows.xlsx", zipped("xl/workbook.xml"), "xl/workbook.xml in it is no array; save a spreadsheet as CSV"),
+        ("rows.xlsx", zipped("xl/workbook.xml"), "it holds xl/workbook.xml; save a spreadsheet as CSV"),
         ("rows.avro", b"text", "it is not an Avro file"),
         ("rows.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 9000, mtime=0)[:-20], "cannot read"),
         ("absent.csv", None, "there is no file"),
