@@ -552,6 +552,12 @@ def text_columns(settings: RecordSettings, key: str | None) -> set[str]:
 
 
 def key_of(record: Mapping[str, Any], field: str | None) -> str | None:
-    """Return the series that a record belongs to; None if it has no such field."""
+    """Return the series that a record belongs to; None if it has no such field. 7 and 7.0 are one.
+
+    >>> [key_of({"pump": value}, "pump") for value in (7, 7.0, "7", 7.5, None)]
+    ['7', '7', '7', '7.5', None]
+    """
     value = None if field is None else look_up(record, field)
+    if isinstance(value, float) and value.is_integer():  # a frame has such numbers where a key is missing
+        return str(int(value))
     return None if value is None else str(value)
