@@ -252,6 +252,14 @@ class OpenRows:
         what = f"a fixed random subset of {limit:,} features is scored, as the model takes no more"
         self._warn("untaken", f"{what}; leave out those that matter least")
 
+    def warn_of_reference(self, rows: Float, columns: Sequence[int], keys: Sequence[Key] | None) -> None:
+        """Warn once of those of these columns, and of the key, that good records (n, d) lack."""
+        absent = [self.names[column] for column in columns if np.isnan(rows[:, column]).all()]
+        absent += [self._key] if keys is not None and all(key is None for key in keys) else []
+        if absent:
+            fields = first_words(list(map(repr, absent)))
+            self._warn("reference", f"the reference has no value of {fields}, and judges no record by it")
+
     def _warn(self, kind: str, message: str) -> None:
         if kind not in self._warned:
             self._warned.add(kind)
@@ -609,6 +617,7 @@ class OpenDetector:
         if self._reference is not None:
             rows, keys = self._reference
             whole = np.pad(rows, [(0, 0), (0, width - rows.shape[1])], constant_values=np.nan)
+            self._rows.warn_of_reference(whole, self._taken, keys)
             detector.set_reference(self._taken_of(whole), keys)
         return detector
 

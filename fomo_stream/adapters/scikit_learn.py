@@ -108,13 +108,18 @@ class EnsembleMember:
         distinct = view.rows[self._first]
         filled = np.where(np.isnan(distinct), 0.0, distinct)
         spread, single = filled.std(axis=0), np.finfo(np.float32).eps
-        self._cells = spread * ROUNDING + np.minimum(2.0 * single * np.abs(filled).max(axis=0), spread * 1e-3)
+        rounded = 2.0 * single * np.abs(filled).max(axis=0)
+        self._cells = np.where(
+            np.ptp(filled, axis=0) > 0.0, spread * ROUNDING + np.minimum(rounded, spread * 1e-3), rounded
+        )
+        self._center = filled[0]  # so that columns that vary little are not beyond MAX_CELL
         self._tree = cKDTree(self._scaled(distinct), balanced_tree=False)
 
     def _scaled(self, rows: Float) -> Float:
         """Return rows (n, d) in units in which rows less than 1 apart count as equal; missing values are far off."""
         with np.errstate(over="ignore"):
-            cells = np.clip(rows / np.maximum(self._cells, np.finfo(np.float64).tiny), -MAX_CELL, MAX_CELL)
+            cells = (rows - self._center) / np.maximum(self._cells, np.finfo(np.float64).tiny)
+            cells = np.clip(cells, -MAX_CELL, MAX_CELL)
         return np.where(np.isnan(cells), -2 * MAX_CELL, cells)
 
     def _row_numbers(self, rows: Float) -> Int:

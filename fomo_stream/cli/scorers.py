@@ -25,6 +25,7 @@ from fomo_stream.loading import set_reference
 from fomo_stream.model.architecture import Model
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.record import FileItem
+from fomo_stream.partition.rules import Rules, skips
 from fomo_stream.partition.running import Process, Running, ScoredBatch
 from fomo_stream.records.cells import DECIMAL_MARKS, number_in
 from fomo_stream.records.files import BLOCK_RECORDS, FORMAT_HINT, Line, RecordFile, open_records, trusted_records
@@ -41,7 +42,7 @@ from fomo_stream.records.inference import (
 from fomo_stream.records.lines import Note
 from fomo_stream.records.presence import UnusedFields
 from fomo_stream.records.schema import Schema, look_up, shown_names
-from fomo_stream.records.times import to_milliseconds
+from fomo_stream.records.times import known_time, to_milliseconds
 from fomo_stream.settings.rule_spec import zone
 from fomo_stream.wording import counted, did_you_mean
 
@@ -77,7 +78,8 @@ class _LineScorer:
 
     def _begin(self, first: Detector, schema: Schema) -> None:
         self._partition = Running(Waiting(0, self._settings), first, schema)
-        for text in self.partition.rules.now.warnings(self.schema, self._settings.key is not None):
+        has = self._settings.key is not None, self._settings.time is not None
+        for text in self.partition.rules.now.warnings(self.schema, *has):
             self._note(text)
 
     def _batch(self, lines: list[Line], process: Process) -> Batch:
@@ -165,7 +167,6 @@ class PrequentialScorer(_LineScorer):
         self._needed = self._min_context  # records to hold before the next attempt to begin
         self._n_records = 0
         self._features: Schema | None = None
-        self._has_scored_first = False
 
     def add(self, lines: list[Line]) -> Batch | None:
         if self.unused is not None:
@@ -196,16 +197,18 @@ class PrequentialScorer(_LineScorer):
                 self.unused = UnusedFields(names, left_out, self._settings.marks)
                 self.unused.follow(numbered_records(self._held), are_first=True)
         values = self._features.rows([line.record or {} for line in self._held])
-        n_usable = len(values) - int(np.isnan(values).all(axis=1).sum())
+        usable = ~np.isnan(values).all(axis=1)
         if {*self._features.features} <= {*self._settings.derive}:  # their values are known only after this
-            n_usable = self._n_records
-        if n_usable < self._min_context and not at_end:
-            if self._n_records > MAX_HELD * self._min_context:
-                raise SchemaError(
-                    f"only {n_usable} of the first {self._n_records} records of {name} have a value of any "
-                    "feature; name other features with --features"
-                )
-            self._needed = self._n_records + self._min_context - n_usable
+            usable = np.array([line.record is not None for line in self._held])
+        n_usable, is_full = int(usable.sum()), self._n_records > MAX_HELD * self._min_context
+        if n_usable < self._min_context and not at_end and is_full:
+            raise SchemaError(
+                f"only {n_usable} of the first {self._n_records} records of {name} have a value of any "
+                "feature; name other features with --features"
+            )
+        n_learned = int((usable & ~self._are_skipped()).sum())
+        if n_learned < self._min_context and not at_end and not is_full:
+            self._needed = self._n_records + self._min_context - n_learned
             return None
         schema, config = self._features, self._settings.detector_config()
         columns = schema.categorical_columns, schema.counter_columns
@@ -219,23 +222,32 @@ class PrequentialScorer(_LineScorer):
             self._note(f"--reference: {counted(reference.records, 'good record')}, {keys}")
         self._begin(first, schema)
         held, self._held = self._held, []
-        return self._batch(held, self._first_scores)
+        batch = self._batch(held, self._first_scores)
+        if at_end and (n := self.partition.detector.records) < MIN_CONTEXT_ROWS and self._settings.reference is None:
+            self._note(
+                f"nothing was scored: {name} has {counted(n, 'record')} to score, and at least {MIN_CONTEXT_ROWS} are "
+                "needed to compare them with each other; give trusted records with --context FILE"
+            )
+        return batch
+
+    def _are_skipped(self) -> NDArray[np.bool_]:
+        """Return which of the held lines are in windows of maintenance, and will not be learned."""
+        place, field = zone(self._settings.timezone), self._settings.time
+        records = [line.record or {} for line in self._held]
+        times = [None if field is None else known_time(to_milliseconds(look_up(r, field), place)) for r in records]
+        keys = [key_of(record, self._settings.key) for record in records]
+        opened = Rules.of(self._settings).open_windows(times, keys)
+        return np.array([skips(windows, "learning") for windows in opened or [()] * len(records)], dtype=bool)
 
     def _first_scores(self, rows: Float, keys: Sequence[Key]) -> Results:
+        """Score the first records against each other, and those after them as usual."""
         detector, n = self.partition.detector, self._min_context
-        if self._has_scored_first or detector.reference is not None:
+        if detector.reference is not None:
             return detector.process(rows, keys)
-        self._has_scored_first = True
         warm_up = detector.process(rows[:n], keys[:n])
-        if len(warm_up) < self._min_context:
-            if len(warm_up) < MIN_CONTEXT_ROWS:
-                has = f"{self._table.name} has {counted(len(rows), 'record')} to score"
-                self._note(
-                    f"nothing was scored: {has}, and at least {MIN_CONTEXT_ROWS} are needed to compare them with each "
-                    "other; give trusted records with --context FILE"
-                )
-                return warm_up
-            detector.flush_warm_up()
+        if len(warm_up) < MIN_CONTEXT_ROWS:
+            return warm_up
+        detector.flush_warm_up()
         return Results.concatenate([detector.cross_scored(), detector.process(rows[n:], keys[n:])])
 
 
@@ -265,4 +277,4 @@ def note_texts(table: RecordFile, schema: Schema, note: Note) -> None:
     for name, (count, first) in table.with_more.items():
         if name in schema.features and name not in schema.categorical:
             cells = f"{counted(count, 'cell')} of the column {name} of {table.name}"
-            note(f"{cells} read as numbers, without what stands around them: such as {first[:40]!r}")
+            note(f"{cells} read as numbers, although most look different: such as {first[:40]!r}")

@@ -70,6 +70,11 @@ class Pooled:
         center, unit, mean, deviation, common, steady = table.T.copy()
         return cls(center, unit, mean, deviation, within, common, steady)
 
+    def where(self, chosen: Bool, other: Pooled) -> Pooled:
+        """Return this scale for the chosen features (d,), and another one for the others."""
+        arrays = {name: np.where(chosen, getattr(self, name), getattr(other, name)) for name in self.ARRAYS}
+        return Pooled(**arrays | {"within": self.within})
+
     def scores(self, rows: Float) -> Float:
         """Scores of rows (n, d), NaN = missing."""
         return np.asarray((np.arcsinh((rows - self.center) / self.unit) - self.mean) / self.deviation)

@@ -225,19 +225,23 @@ class Series(changelog.State):
         within = np.full(self.n_features, PRIOR_VARIANCE)
         pooled = Pooled.fit(columns, within)
         if self.pooled is not None:
-            self._rescale(self.pooled, pooled)
+            pooled = self._rescale(self.pooled, pooled)
             count, variance = (self.keys.column(name, self.keys.in_use) for name in ("known", "variance"))
             pooled = replace(pooled, within=within_keys(count, variance, distances_between_keys(*self._counts.firsts)))
         if self.seasons is not None and self.pooled is not None:
             self.seasons.rescale(self.pooled, pooled)
         self._set_scale(pooled)
 
-    def _rescale(self, old: Pooled, new: Pooled) -> None:
-        """Convert the levels of keys to another scale, where it differs much: each entry of a key is written again."""
+    def _rescale(self, old: Pooled, new: Pooled) -> Pooled:
+        """Return the new scale for features where it differs much, else the old one, in which the levels of keys are.
+
+        These are converted to the new scale: each entry of a key is written again.
+        """
         middle = new.scores(old.raw(np.array([[-1.0, 0.0, 1.0]]).T * np.ones(self.n_features)))
         differs = np.abs(middle - np.array([[-1.0, 0.0, 1.0]]).T).max(axis=0) > MIN_SCALE_CHANGE
+        new = new.where(differs, old)
         if not differs.any() or not len(self.keys):
-            return
+            return new
         slots = self.keys.in_use
         level, variance = (self.keys.column(name, slots).astype(np.float64) for name in ("level", "variance"))
         step = np.sqrt(np.maximum(variance, 0.0))
@@ -245,6 +249,7 @@ class Series(changelog.State):
         level[:, differs] = new.scores(old.raw(level))[:, differs]
         variance[:, differs] = width[:, differs] ** 2
         self.keys.write(slots, level=level, variance=variance)
+        return new
 
     def _set_scale(self, pooled: Pooled | None) -> None:
         self.pooled = pooled

@@ -238,12 +238,18 @@ class Rules:
 
     # -- warnings --------------------------------------------------------------------------------------------
 
-    def warnings(self, schema: Schema, has_keys: bool) -> Iterator[str]:
-        """Yield sentences about rules that can never apply, and windows that overlap. has_keys: records have keys."""
+    def warnings(self, schema: Schema, has_keys: bool, has_times: bool = True) -> Iterator[str]:
+        """Yield sentences about rules that can never apply, and windows that overlap.
+
+        has_keys, has_times: records have keys, and times.
+        """
         for table in (*self.rules, *self.windows):
             what = "rule" if isinstance(table, Rule) else "window"
             if table.keys and not has_keys:
                 yield f"the {what} {table.name} can never apply: it is for some keys, and records have none; give --key"
+        if self.windows and not has_times:
+            named = ", ".join([window.name for window in self.windows][:5])
+            yield f"windows of maintenance ({named}) can never apply: records of a file have times only by --time"
         for rule in self.rules:
             for pattern in rule.features:
                 columns = _matching_columns((pattern,), schema.features)

@@ -241,6 +241,17 @@ class Running(Partition):
         if process == self.detector.score_independent:  # it never learns
             return process(rows, keys)
         alone = {row for row in windows if row >= n_again and skips(windows[row], "learning")}
+        if process != self.detector.process and alone:
+            learned, passed = [row for row in range(n) if row not in alone], sorted(alone)
+            n_early = sum(row - i < self.detector.config.min_context for i, row in enumerate(passed))  # of the warm-up
+            results = {row: score(rows[[row]], [keys[row]]) for row in passed[:n_early]}
+            together = process(rows[learned], [keys[row] for row in learned])
+            results |= {row: together.part(slice(i, i + 1)) for i, row in enumerate(learned)}
+            results |= {row: score(rows[[row]], [keys[row]]) for row in passed[n_early:]}
+            for part in (*skipped.values(), (rows[passed], [keys[row] for row in passed])):
+                self.detector.skip(*part)
+            self._next += len(learned)
+            return Results.concatenate([results[row] for row in range(n)])
         parts = [score(rows[:n_again], keys[:n_again])] if n_again else []
         start = n_again
         for stop in sorted({*alone, *skipped, n}):

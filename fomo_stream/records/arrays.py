@@ -12,6 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from fomo_stream.errors import ConfigError, FomoError
+from fomo_stream.wording import clean
 
 MAX_ARRAY_BYTES = 4 << 30  # of all arrays of an .npz file, unpacked
 
@@ -23,6 +24,8 @@ def open_arrays(path: Path) -> Iterator[Any]:
         with np.load(path, allow_pickle=False) as archive:
             if sum(member.file_size for member in archive.zip.infolist()) > MAX_ARRAY_BYTES:
                 raise ValueError(f"its arrays have more than {MAX_ARRAY_BYTES >> 30} GiB")
+            if other := next((name for name in archive.zip.namelist() if not name.endswith(".npy")), None):
+                raise ValueError(f"it holds {clean(other)[:60]}; save a spreadsheet as CSV, or unpack an archive")
             yield archive
     except FomoError:
         raise

@@ -185,7 +185,7 @@ def cell_reader(form: NumberForm, is_text: Report, has_more: Report) -> Callable
 
     is_text is called with each cell that is text, and with each number that has another mark than its column, or a
     unit that does not fit: that counts as missing, because it may be a mistake. has_more is called with each number
-    that has more around it, such as <0.05 and 44.1e; this is read.
+    that has more around it, such as <0.05 and 44.1e, or not the unit of its column; this is read.
     """
     mark, before, after, units, is_plain = form
     is_comma, is_bare = mark == "comma", not after
@@ -219,7 +219,8 @@ def cell_reader(form: NumberForm, is_text: Report, has_more: Report) -> Callable
         # One letter may follow; more letters would be a unit, and K a thousand, and so another quantity.
         may_follow = number.after[1:] == "" and number.after not in ("%", "\u2030", *_THOUSANDS, *_MILLIONS)
         is_flagged = is_plain and not number.before and may_follow
-        if value is None or not (is_of_form or is_flagged):
+        is_bare_number = not number.before and not number.after
+        if value is None or not (is_of_form or is_flagged or is_bare_number):
             is_text(stripped)
             return None if is_comma and number_in(stripped, "point") is not None else stripped
         if limit or not is_of_form:

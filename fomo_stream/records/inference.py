@@ -349,10 +349,12 @@ def _is_identifier(x: np.ndarray, words: set[str]) -> bool:
     if len(x) < 3 or not (x == np.round(x)).all():
         return False
     distinct = len(np.unique(x)) / len(x)
-    # No instrument measures 16 digits, so such integers are random or composed keys, whatever their name.
-    return (distinct >= 0.5 and bool(words & _ID_WORDS)) or (
-        distinct >= 0.99 and len(x) >= _MIN_VALUES and float(np.median(np.abs(x))) >= 2.0**53
-    )
+    if distinct >= 0.5 and words & _ID_WORDS:
+        return True
+    # No instrument measures 16 digits, so such integers are random or composed keys, whatever their name; but 1.234e19
+    # has four.
+    is_large = distinct >= 0.99 and len(x) >= _MIN_VALUES and float(np.median(np.abs(x))) >= 2.0**53
+    return is_large and sum(float(f"{value:.14e}") != value for value in x.tolist()) > len(x) / 2
 
 
 # --- features of a file ----------------------------------------------------------------------------------------
@@ -550,6 +552,12 @@ def text_columns(settings: RecordSettings, key: str | None) -> set[str]:
 
 
 def key_of(record: Mapping[str, Any], field: str | None) -> str | None:
-    """Return the series that a record belongs to; None if it has no such field."""
+    """Return the series that a record belongs to; None if it has no such field. 7 and 7.0 are one.
+
+    >>> [key_of({"pump": value}, "pump") for value in (7, 7.0, "7", 7.5, None)]
+    ['7', '7', '7', '7.5', None]
+    """
     value = None if field is None else look_up(record, field)
+    if isinstance(value, float) and value.is_integer():  # a frame has such numbers where a key is missing
+        return str(int(value))
     return None if value is None else str(value)

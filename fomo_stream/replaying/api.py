@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import narwhals.stable.v2 as nw
 from narwhals.stable.v2.typing import IntoDataFrame, IntoSeries
 from numpy.typing import ArrayLike, NDArray
 
@@ -27,8 +29,8 @@ def replay(
     data: Data | None = None,
     *,
     topic: str | None = None,
-    from_: str | None = None,
-    to: str | None = None,
+    from_: str | datetime | None = None,
+    to: str | datetime | None = None,
     last: str | None = None,
     group: str | None = None,
     key: str | None = None,
@@ -60,6 +62,7 @@ def replay(
             f"replay() takes no {unknown[0]}{hint or '; save() and save_report() of the result write it'}"
         )
     flags = dict(settings, topic=topic, from_=from_, to=to, last=last, group=group, key=key, time=time, label=label)
+    flags = {name: _plain(value, name) for name, value in flags.items()}
     flags |= {"compare": compare, "grid": grid_words(grid), "report": "none"}
     records: InMemory | None = None
     if data is None and labels is not None:
@@ -91,8 +94,17 @@ def grid_words(grid: Grid) -> tuple[str, ...]:
     def text(value: object) -> str:
         return "+".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
-    lists = {name: value if isinstance(value, (list, tuple)) else [value] for name, value in grid.items()}
+    plain = {name: _plain(value, name) for name, value in grid.items()}
+    lists = {name: value if isinstance(value, (list, tuple)) else [value] for name, value in plain.items()}
     return tuple(f"{name}={','.join(map(text, values))}" for name, values in lists.items())
+
+
+def _plain(value: Any, name: str) -> Any:
+    """Return an array, an index or a series as a list, and a number of NumPy or a time as Python or a flag has them."""
+    if getattr(value, "ndim", 0) > 1 or nw.dependencies.is_into_dataframe(value):
+        raise ConfigError(f"{name}= takes no table; write it to a file, and give the path")
+    way = next((way for way in ("tolist", "to_list", "isoformat") if hasattr(value, way)), None)
+    return value if way is None else getattr(value, way)()
 
 
 def _existing(path: Path, labels: object) -> Path:

@@ -161,19 +161,24 @@ def read_label_file(path: Path, spans: Mapping[int, tuple[int, int]]) -> tuple[d
         file = RecordFile(stream, name=str(path), text=("key",))
         if file.format == "csv" and not ("outlier" in file.header and {"offset", "key"} & set(file.header)):
             raise SchemaError(f"{path} needs the columns outlier, and offset or key; it has {', '.join(file.header)}")
-        for line in file:
-            try:
-                if line.record is None:
-                    raise ValueError(str(line.error))
-                table.add(*_parse_label_line(line.record, len(spans)))
-            except ValueError as error:  # also RecordError
-                table.refuse(f"line {line.number}", str(error))
-    return table.finish()
+        lines = list(file)
+    signed = is_signed([line.record.get("outlier") for line in lines if line.record is not None])
+    for line in lines:
+        try:
+            if line.record is None:
+                raise ValueError(str(line.error))
+            table.add(*_parse_label_line(line.record, len(spans), signed))
+        except ValueError as error:  # also RecordError
+            table.refuse(f"line {line.number}", str(error))
+    labels, notes = table.finish()
+    return labels, [*(label_notes(path.name, [-1]) if signed else ()), *notes]
 
 
-def _parse_label_line(record: Mapping[str, Any], n_partitions: int) -> tuple[tuple[int, int] | bytes, int]:
+def _parse_label_line(
+    record: Mapping[str, Any], n_partitions: int, signed: bool
+) -> tuple[tuple[int, int] | bytes, int]:
     """Return the record or key that a line of a file is about, and the verdict. Raises ValueError for other lines."""
-    outlier = verdict_of(record.get("outlier"))
+    outlier = verdict_of(record.get("outlier"), signed)
     if outlier < 0:
         raise ValueError("outlier must be true or false, or 1 or 0")
     offset, key, partition = (record.get(name) for name in ("offset", "key", "partition"))

@@ -17,7 +17,7 @@ from fomo_stream.loading import set_reference, unpack_reference
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.inference import choose_features, key_of, roles_of, text_columns
 from fomo_stream.records.schema import Schema, look_up
-from fomo_stream.records.times import known_time, to_milliseconds
+from fomo_stream.records.times import END_MS, known_time, to_milliseconds
 from fomo_stream.replaying.blocks import INLIER, UNKNOWN, IsStopped, Sample, Source
 from fomo_stream.replaying.ground_truth import (
     NO_LABELS,
@@ -46,7 +46,7 @@ class Plan:
     has_labels: bool
     axis: Literal["time", "record"]
     notes: tuple[str, ...]  # sentences; the first says whether results equal the live output
-    now_ms: int  # when the plan was made, milliseconds since 1970
+    now_ms: int  # when the plan was made, milliseconds since 1970; END_MS for records of the future
     good: Source | bytes | None = None  # with the records of a range of --reference, or what a group keeps of them
     ranges: Mapping[int, Range] = field(default_factory=dict)  # of a topic
 
@@ -139,6 +139,11 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
     source = FileSource(path.name, table, settings.key, settings.time, settings.label, place, kind=kind)
     sample = _first_records(source, INFER_RECORDS)
     schema, _ = choose_features(settings, format, sample, source.name, roles, notes.append, settings.time is None)
+    if settings.time is not None:
+        times = [known_time(to_milliseconds(look_up(record, settings.time), place)) for record in sample]
+        if 2 * sum(time is not None and time > now_ms for time in times) > len(times):  # simulated, or made anonymous
+            now_ms = END_MS
+            notes.append(f"the times in {settings.time} are in the future, and count as they are")
     if settings.labels_file is not None:
         labels, label_file_notes = read_label_file(settings.labels_file, {0: (0, table.count)})
         source = replace(source, labels=labels[0])
@@ -150,7 +155,7 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
         notes += label_notes(settings.label, values)
     if settings.is_given("group"):
         notes.append("--group has no effect on a file: the settings given here count.")
-    notes += Rules.of(settings).warnings(schema, settings.key is not None)
+    notes += Rules.of(settings).warnings(schema, settings.key is not None, settings.time is not None)
     if settings.mute_key and settings.key is None:
         notes.append("--mute-key mutes nothing: records of a file have keys only by --key.")
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"

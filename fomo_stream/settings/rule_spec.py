@@ -234,18 +234,27 @@ def check_names(tables: Sequence[ConfigTable], what: str) -> None:
 def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
     """Return the events of an iCalendar file as windows. timezone: of times without a zone. Raises ConfigError.
 
-    The categories of an event say what is skipped: alerts, learning, or both (the default).
+    The categories of an event say what is skipped: alerts, learning, or both (the default). Cancelled events are left
+    out. A repetition that has an event of its own takes place as this one says.
     """
     from icalendar import Calendar
 
     try:
-        events = Calendar.from_ical(path.read_bytes()).walk("VEVENT")
-        windows = [_window_of_event(event, timezone) for event in events]
+        events: Sequence[Any] = Calendar.from_ical(path.read_bytes()).walk("VEVENT")
+        moved: dict[str, list[date]] = {}  # by UID, the begins of repetitions that have events of their own
+        for event in events:
+            if "RECURRENCE-ID" in event:
+                moved.setdefault(str(event.get("UID")), []).append(event["RECURRENCE-ID"].dt)
+        windows = [
+            _window_of_event(event, timezone, () if "RECURRENCE-ID" in event else moved.get(str(event.get("UID")), ()))
+            for event in events
+            if str(event.get("STATUS", "")).upper() != "CANCELLED"
+        ]
     except OSError as error:
         raise ConfigError(f"--calendar {path}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, IndexError, OverflowError) as error:
-        raise ConfigError(f"--calendar {path}: cannot be read as iCalendar: {error}") from None
-    if not windows:
+        raise ConfigError(f"--calendar {path}: cannot be read as iCalendar: {str(error)[:200]}") from None
+    if not events:
         raise ConfigError(f"--calendar {path}: it has no event")
     names: dict[str, int] = {}
     for i, window in enumerate(windows):  # events may have the same name
@@ -255,7 +264,7 @@ def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
     return tuple(windows)
 
 
-def _window_of_event(event: Any, timezone: str) -> Window:
+def _window_of_event(event: Any, timezone: str, moved: Sequence[date]) -> Window:
     name = str(event.get("SUMMARY", event.get("UID", ""))).strip()[:90] or "maintenance"
     if "DTSTART" not in event:
         raise ValueError(f"the event {name} has no DTSTART")
@@ -263,12 +272,14 @@ def _window_of_event(event: Any, timezone: str) -> Window:
     default_duration = timedelta(0 if isinstance(begin, datetime) else 1)
     end = end.dt if end is not None else begin + (event["DURATION"].dt if "DURATION" in event else default_duration)
     event_zone = getattr(begin, "tzinfo", None)
+    if (unknown := event["DTSTART"].params.get("TZID")) and event_zone is None:
+        raise ValueError(f"the event {name} has the time zone {unknown}, which is not known")
     zone_name = timezone if event_zone is None else getattr(event_zone, "key", None) or "UTC"
     rules = event.get("RRULE")
     if isinstance(rules, list) or "RDATE" in event:
         raise ValueError(f"the event {name} repeats in a way that is not supported: it may have one RRULE")
     lists = event.get("EXDATE", [])
-    dates = [moment.dt for each in (lists if isinstance(lists, list) else [lists]) for moment in each.dts]
+    dates = [moment.dt for each in (lists if isinstance(lists, list) else [lists]) for moment in each.dts] + [*moved]
     kinds = {str(kind).lower() for kind in getattr(event.get("CATEGORIES"), "cats", ())} & {"alerts", "learning"}
     content = {
         "name": name,
@@ -279,7 +290,10 @@ def _window_of_event(event: Any, timezone: str) -> Window:
         "without": tuple(_on_clocks(moment, zone_name) for moment in dates),
         "skip": kinds.pop() if len(kinds) == 1 else "both",
     }
-    return Window.model_validate(content)
+    try:
+        return parse_table(Window, content)
+    except ValueError as error:
+        raise ValueError(f"the event {name}: {error}") from None
 
 
 def _on_clocks(moment: date, timezone: str) -> datetime:

@@ -533,8 +533,11 @@ def test_a_reference_decides_from_the_first_record_on() -> None:
     for one in (detector, again):
         assert one.is_outlier_one(odd)
         assert one.score_one(odd) == detector.score_one(odd)
-    detector.learn_one(odd | {"new": 1.0})
+    with pytest.warns(FomoWarning, match="the reference has no value of 'new'"):
+        detector.learn_one(odd | {"new": 1.0})
     assert detector.is_outlier_one(odd | {"new": 1.0})
+    with pytest.warns(FomoWarning, match="the reference has no value of .*'device'"):
+        FoMoDetector(key="device", reference=good)
     of_iterator = FoMoDetector(key="machine", reference=iter(good))
     assert of_iterator.clone().is_outlier_one(odd)
     none: list[dict[str, Any]] = [{"load": None, "heat": math.nan}]

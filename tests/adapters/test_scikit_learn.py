@@ -366,6 +366,15 @@ def test_a_training_row_that_is_rounded_is_the_same_row(offset: float) -> None:
         np.testing.assert_allclose(detector.score_samples(rounded), -detector.decision_scores_, atol=1e-3)
 
 
+@pytest.mark.parametrize("constant", [1.0, -0.1, 1e9])
+@pytest.mark.parametrize("step", [0.0, 1e-12])
+def test_another_value_in_a_column_that_varies_little_is_no_training_row(constant: float, step: float) -> None:
+    flag = np.arange(300) % 2
+    X = np.column_stack([flag, constant * (1 + step * (flag ^ (np.arange(300) % 3 == 0)))])
+    detector = ZeroShotDetector().fit(X)
+    assert detector.predict(np.vstack([X[:2], [[0, 1.5 * constant], [1, 1e30]]])).tolist() == [1, 1, -1, -1]
+
+
 def test_a_column_without_values_is_named(inliers: np.ndarray) -> None:
     empty = inliers.copy()
     empty[:, 3] = np.nan

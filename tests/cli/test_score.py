@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,26 @@ def test_times_that_cannot_be_read_and_keys_that_no_record_has_are_named(model_p
     notes = score(model_path, data, time="at", key="pump", mute_key=("p99",))[1]
     assert "23 records of the input without a readable time in at, such as 'yesterday'" in notes
     assert "--mute-key: no record of the input has the key p99" in notes
+
+
+@pytest.mark.parametrize("skip", ["both", "learning"])
+@pytest.mark.parametrize(("begin", "batch_size"), [(0, 32), (2, 256), (20, 256)])
+def test_records_around_a_window_are_scored_as_without_those_in_it(
+    model_path: Path, skip: str, begin: int, batch_size: int
+) -> None:
+    records = [record | {"t": 1_790_000_000 + 60 * i} for i, record in enumerate(RECORDS[:240])]
+    ends = [f"{datetime.fromtimestamp(records[i]['t'], UTC):%Y-%m-%dT%H:%M:%S}" for i in (begin, 130)]
+    window = {"name": "w", "from": ends[0], "to": ends[1], "skip": skip}
+    flags: Any = {"time": "t", "maintenance": [window], "batch_size": batch_size}
+    output, notes = score(model_path, as_jsonl(records), **flags)
+    assert "nothing was scored" not in notes
+    outside = results(output)[:begin] + results(output)[130:]
+    expected = results(score(model_path, as_jsonl(records[:begin] + records[130:]), time="t")[0])
+    assert [result["logit"] for result in outside] == [result["logit"] for result in expected]
+    assert all(result["score"] is not None for result in outside)
+    assert all(result["score"] is None for result in results(output)[begin:130])  # in the warm-up
+    _, notes = score(model_path, as_jsonl(records), maintenance=[window])
+    assert "windows of maintenance (w) can never apply: records of a file have times only by --time" in notes
 
 
 def test_a_reference_decides(model_path: Path, tmp_path: Path) -> None:

@@ -107,6 +107,23 @@ def test_what_is_usual_for_a_key_is_that_of_its_values_before_shrunk_to_that_of_
         np.testing.assert_allclose(relative[known, 0, 0], (scores - level[1:]) / spread[1:], rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("factor", [0.85, 1.1, 3.0])  # the last one is another scale
+def test_what_is_usual_for_a_key_stays_when_the_scale_is_learned_again(factor: float) -> None:
+    rng = np.random.default_rng(0)
+    series, sample = Series(1), np.sort(np.exp(rng.normal(size=300) * 2))
+    series.follow(np.ones((1, 1)), ["other"])
+    series.learn_scale((sample,))
+    series.follow(rng.normal(20, 0.2, (200, 1)), ["key"] * 200)
+
+    def usual() -> float:
+        assert series.pooled is not None
+        return float(series.pooled.raw(series.keys.column("level", series.keys.in_use[-1:]))[0, 0])
+
+    before = usual()
+    series.learn_scale((sample * factor,))
+    assert usual() == pytest.approx(before, rel=1e-4)
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(1, 500))
 def test_scores_keep_the_order_and_lead_back_to_the_values(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)

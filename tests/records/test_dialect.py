@@ -196,6 +196,7 @@ FORMS: list[tuple[list[str], list[Any]]] = [
     (["293.5K", "300K", "301K"], [293.5, 300.0, 301.0]),
     # names are no numbers
     *((names, names) for names in (["192.168.100.200", "192.168.101.255"], ["12A", "7B"], ["P1", "P2"])),
+    (["2,5 kW", "3,5 kW", "1,5 kW", "4,25 kW", "2,5"], [2.5, 3.5, 1.5, 4.25, 2.5]),  # the last one without its unit
 ]
 
 
@@ -211,8 +212,8 @@ def test_a_cell_that_is_more_than_a_number_is_read_and_counted_and_another_unit_
     file = RecordFile(io.BytesIO(data.encode()), "csv")
     records = [line.record for line in file]
     assert [record["x"] for record in records[-2:] if record] == [0.05, 44.1]
-    assert [record["y"] for record in records[-2:] if record] == ["3.5 MPa", "2.5"]
-    assert (file.with_more, file.texts) == ({"x": (2, "<0.05")}, {"y": (2, "3.5 MPa")})
+    assert [record["y"] for record in records[-2:] if record] == ["3.5 MPa", 2.5]
+    assert (file.with_more, file.texts) == ({"x": (2, "<0.05"), "y": (1, "2.5")}, {"y": (1, "3.5 MPa")})
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ REASONS: list[tuple[str, list[Any], str | None]] = [
     ("trace", [*TRACES[:99], TRACES[0]], ID),
     ("trace", [*TRACES[:98], *TRACES[:2]], None),  # not all are distinct
     ("trace", [*IDS[:99], LARGE**2], None),  # one large value among small ones
+    ("density", [float(f"{value}e14") for value in IDS], None),  # few digits: it is measured
     # counters go in equal steps, or have a telling name and one direction
     ("n", [5 * i for i in range(10)], COUNTER),
     ("n", [5 * i for i in range(9)], None),  # too few to tell

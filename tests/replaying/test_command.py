@@ -178,6 +178,11 @@ def test_keywords_are_the_flags(asked: dict[str, Any], tmp_path: Path, monkeypat
     replay([{"a": 1, "at": 5, "y": 1}], time="at", label="y")
     made = asked["settings"]
     assert (made.topic, made.time, made.label, asked["data"].table.count) == ("", "at", "y", 1)
+    rates, names = np.array([0.01, 0.02]), pd.DataFrame(columns=["a", "b"]).columns
+    replay(topic="t", from_=pd.Timestamp(2026, 1, 1), features=names, grid={"alert_rate": rates}, lags=np.int64(2))
+    made = asked["settings"]
+    assert (made.from_, made.features, made.grid) == ("2026-01-01T00:00:00", ("a", "b"), ("alert_rate=0.01,0.02",))
+    assert made.lags == 2
 
 
 @pytest.mark.parametrize(
@@ -191,6 +196,7 @@ def test_keywords_are_the_flags(asked: dict[str, Any], tmp_path: Path, monkeypat
         ({"data": np.zeros((2, 1)), "labels": [0, 1], "label": "column_1"}, "label= and labels= name different labels"),
         ({"data": __file__, "labels": [0, 1]}, "for a file use label= or labels_file="),
         ({"topic": "t", "labels": [0, 1]}, "labels= goes with data in memory"),
+        ({"topic": "t", "reference": pd.DataFrame({"a": [1]})}, "reference= takes no table; write it to a file"),
     ],
 )
 def test_mistakes_are_explained_in_one_sentence(asked: dict[str, Any], arguments: dict[str, Any], words: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from fomo_stream.errors import FomoError
 from fomo_stream.kafka.bounds import Range
+from fomo_stream.records.times import END_MS
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN
 from fomo_stream.replaying.command import make_plan
 from fomo_stream.replaying.plan import Plan
@@ -83,6 +84,15 @@ def test_labels_of_a_file_are_joined_by_number(jsonl: Path, tmp_path: Path) -> N
     assert labelled == [3, 5]
     assert plan.notes[-1] == "Left out of labels.csv: 1 label about no record of the range."
     assert plan.has_labels
+
+
+def test_times_of_the_future_count_as_they_are_if_most_are_such(jsonl: Path) -> None:
+    for n_future, is_said in ((21, True), (20, False)):
+        rows = [{"flow": i % 7, "at": 4_900_000_000 + i if i < n_future else 1_700_000_000 + i} for i in range(40)]
+        jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        plan = plan_of(jsonl, time="at")
+        assert (plan.now_ms == END_MS) == is_said
+        assert any("The times in at are in the future" in note for note in plan.notes) == is_said
 
 
 def test_labels_whose_normal_records_cannot_be_read_are_refused(jsonl: Path) -> None:

@@ -96,6 +96,10 @@ def test_a_label_by_key_in_a_file_is_about_all_records_with_the_key(tmp_path: Pa
     assert notes == []
     assert labels_of(labels[0], samples(4, ["007", "7"])) == [OUTLIER, UNKNOWN, OUTLIER, UNKNOWN]
     assert labels_of(labels[1], [Sample(0, None, b"8", {})]) == [INLIER]
+    path.write_text("key,outlier\n007,-1\n8,1\n")  # as scikit-learn has them
+    labels, notes = read_label_file(path, ONE)
+    assert labels_of(labels[0], samples(2, ["007", "8"])) == [OUTLIER, INLIER]
+    assert notes == ["-1 in labels.csv is an outlier, and 1 is normal, as scikit-learn has them"]
     path.write_text("key,outlier\n007,true\n")
     (note,) = read_label_file(path, ONE)[1]
     assert note.startswith("All 1 labels of labels.csv call a record outlier")

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import tracemalloc
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -209,6 +210,13 @@ def test_the_content_tells_the_format_where_the_name_does_not(tmp_path: Path) ->
     assert fields_of(table_of(path)) == [{"column_1": 0.0, "column_2": 0.0}] * 3
 
 
+def zipped(name: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(name, "a,b\n1,2\n")
+    return buffer.getvalue()
+
+
 def saved(**arrays: Any) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=True, **arrays)
@@ -227,6 +235,7 @@ def saved(**arrays: Any) -> bytes:
         ("rows.npz", saved(X=np.array([["a"]])), "has the type"),
         ("rows.npz", saved(X=np.zeros((2, 3)), names=np.array(["a"])), "one text for each of the 3"),
         ("rows.npz", saved(X=np.zeros((2, 2)), names=np.array(["a", "a"])), "two columns named 'a'"),
+        ("rows.xlsx", zipped("xl/workbook.xml"), "it holds xl/workbook.xml; save a spreadsheet as CSV"),
         ("rows.avro", b"text", "it is not an Avro file"),
         ("rows.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 9000, mtime=0)[:-20], "cannot read"),
         ("absent.csv", None, "there is no file"),

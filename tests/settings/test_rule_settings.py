@@ -208,6 +208,16 @@ def test_events_of_a_calendar_are_windows(tmp_path: Path) -> None:
     assert (audit.timezone, audit.skip) == ("UTC", "both")
 
 
+def test_cancelled_events_and_moved_repetitions_of_a_calendar_are_no_windows(tmp_path: Path) -> None:
+    begin = "BEGIN:VEVENT\nUID:1\nSUMMARY:moved\nRECURRENCE-ID;TZID=Europe/Berlin:"
+    moved = f"{begin}20260411T010000\nDTSTART:20260411T120000\nDTEND:20260411T130000\nEND:VEVENT\n"
+    gone = f"{begin}20260418T010000\nDTSTART:20260418T010000\nSTATUS:CANCELLED\nEND:VEVENT\n"
+    text = CALENDAR.replace("UID:3", "STATUS:CANCELLED\nUID:3").replace("END:VCALENDAR", moved + gone + "END:VCALENDAR")
+    weekly, _, single = calendar(tmp_path, text)
+    assert weekly.without == (datetime(2026, 4, 4, 1), datetime(2026, 4, 11, 1), datetime(2026, 4, 18, 1))
+    assert (single.name, single.from_, single.without) == ("moved", datetime(2026, 4, 11, 12), ())
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -216,6 +226,8 @@ def test_events_of_a_calendar_are_windows(tmp_path: Path) -> None:
         (CALENDAR.replace("DTSTART:20260601T060000Z\n", ""), "the event audit has no DTSTART"),
         (CALENDAR.replace("20260601T060000Z", "00010101T060000Z"), "a window is in the years 1970 to 2200"),
         (CALENDAR.replace("FREQ=WEEKLY", "FREQ=DAILY;INTERVAL=0"), "INTERVAL=0 is not supported"),
+        (CALENDAR.replace("DURATION:PT2H\n", ""), "as iCalendar: the event audit: it ends (2026-06-01 06:00:00)"),
+        (CALENDAR.replace("Europe/Berlin", "Europe/Nowhere"), "the event cleaning has the time zone Europe/Nowhere"),
     ],
 )
 def test_a_calendar_that_cannot_be_used_is_said(tmp_path: Path, text: str, words: str) -> None:
