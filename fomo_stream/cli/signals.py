@@ -1,4 +1,4 @@
-"""Stops a service on SIGTERM and Ctrl-C, from the first moment of the process."""
+"""Stops a service on SIGTERM, Ctrl-C and the end of its terminal, from the first moment of the process."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class Signals:
         self._stopped_at: float | None = None  # seconds, monotonic
         signal.signal(signal.SIGINT, self._stop)
         signal.signal(signal.SIGTERM, self._stop)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(signal.SIGHUP, self._stop)
 
     def attach(self, service: Stoppable) -> None:
         """Stop this service on a signal from now on."""

@@ -168,7 +168,7 @@ class Service:
     is_loading = False
     stop = lambda self: print('stopping', flush=True)
 signals.Signals().attach(Service())
-for number in signal.SIGTERM, signal.SIGTERM, signal.SIGINT:
+for number in signal.SIGHUP, signal.SIGTERM, signal.SIGTERM, signal.SIGINT:
     os.kill(os.getpid(), number)
 signals.AGAIN_S = 0
 os.kill(os.getpid(), signal.SIGTERM)
