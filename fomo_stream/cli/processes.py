@@ -31,22 +31,19 @@ def fork_members(process: ProcessSettings) -> tuple[int, int]:
     numbers: dict[int, int] = {}  # of the processes that run, by their ids
     for number in range(count):
         if not (pid := os.fork()):
-            _follow_parent()
+            if sys.platform == "linux":
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             configure_logging(process.log_level, f" process={number}")
             return number, 0
         numbers[pid] = number
     return -1, _until_ended(numbers)
 
 
-def _follow_parent() -> None:
-    """Get no signal from the terminal, as the parent hands it on, and end with a parent that is killed (on Linux)."""
-    os.setpgrp()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def _until_ended(numbers: dict[int, int]) -> int:
-    """Hand signals on until all processes have ended; return the exit code of the first that failed."""
+    """Hand signals on until all processes have ended; return the exit code of the first that failed.
+
+    Those of a terminal reach all processes anyway, so that Ctrl-Z suspends all. `Signals` takes both for one.
+    """
     is_stopping, code = False, 0
 
     def hand_on(signal_number: int, _frame: object = None) -> None:
@@ -65,7 +62,7 @@ def _until_ended(numbers: dict[int, int]) -> int:
             continue
         ended = os.waitstatus_to_exitcode(status)
         ended = ended if ended >= 0 else 128 - ended  # as a shell counts signals
-        code = code or ended
+        code = code or ended or int(not is_stopping)  # one that is stopped alone has failed, too
         if not is_stopping:
             log.error(kv("process_ended", number=number, exit_code=ended, effect="the others stop, too"))
             hand_on(signal.SIGTERM)

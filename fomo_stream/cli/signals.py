@@ -1,4 +1,4 @@
-"""Stops a service on SIGTERM and Ctrl-C, from the first moment of the process."""
+"""Stops a service on SIGTERM, Ctrl-C and the end of its terminal, from the first moment of the process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from typing import Protocol
 
 from fomo_stream.errors import ShutdownError
@@ -14,6 +15,7 @@ from fomo_stream.logs import kv
 log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 24.0  # longest time from the signal to the end of the process
+AGAIN_S = 1.0  # sooner, a second signal is not another wish: a terminal or supervisor may tell a process and its parent
 CTRL_C = 130  # exit code
 
 
@@ -37,24 +39,31 @@ class Signals:
 
     def __init__(self) -> None:
         self._service: Stoppable | None = None
+        self._stopped_at: float | None = None  # seconds, monotonic
         signal.signal(signal.SIGINT, self._stop)
         signal.signal(signal.SIGTERM, self._stop)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(signal.SIGHUP, self._stop)
 
     def attach(self, service: Stoppable) -> None:
         """Stop this service on a signal from now on."""
         self._service = service
 
     def _stop(self, number: int, _frame: object) -> None:
+        now = time.monotonic()
+        if self._stopped_at is not None:
+            if now - self._stopped_at >= AGAIN_S:
+                _end_at_once(number)
+            return
+        self._stopped_at = now
         log.info(kv("stopping", signal=signal.Signals(number).name))
         if self._service is None or self._service.is_loading:
             os._exit(CTRL_C if number == signal.SIGINT else 0)
-        signal.signal(number, _end_at_once)
         end_within(SHUTDOWN_S)
         self._service.stop()
 
 
-def _end_at_once(number: int, _frame: object) -> None:
-    """End the process at once; the second signal calls it."""
+def _end_at_once(number: int) -> None:
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)  # the first process of a container ignores the default action

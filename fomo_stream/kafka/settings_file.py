@@ -15,7 +15,7 @@ from fomo_stream.settings.sources import files_of, reload_settings
 
 log = logging.getLogger(__name__)
 
-CHECK_S = 1.0  # between two checks of the files
+CHECK_S = 1.0  # between two checks of the files; one that has changed is read when it has rested for so long
 RULE_SETTINGS = RuleFlags.model_fields.keys() - RecordFlags.model_fields.keys()
 # An instance joins its group again with these: no other instance has to have the same, and no start can fail by them.
 LIVE_SETTINGS = (
@@ -36,7 +36,7 @@ class SettingsFile:
     def __init__(self, settings: ServiceSettings) -> None:
         self._used = settings
         self._files = WatchedFiles(files_of(settings))
-        self._checked_at, self._has_read = 0.0, False
+        self._checked_at, self._is_changed = 0.0, True  # they may have changed while the instance started
         self.present = settings  # the settings in use, or those in the files if these count without a restart
         self.is_newer = False  # whether the instance has to join its group again with `present`
 
@@ -45,9 +45,12 @@ class SettingsFile:
         if not self._files or now < self._checked_at + CHECK_S:
             return None
         self._checked_at = now
-        if not self._files.changed() and self._has_read:
+        if self._files.changed():  # it may not be complete yet
+            self._is_changed = True
             return None
-        self._has_read = True  # the first time always: they may have changed while the instance started
+        if not self._is_changed:
+            return None
+        self._is_changed = False
         try:
             settings = reload_settings(self._used)
             rules = Rules.of(settings)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaException
-
 from fomo_stream.kafka.background import BackgroundExecutor
-from fomo_stream.kafka.broker.clients import make_consumer, make_producer
+from fomo_stream.kafka.broker.clients import depart, make_consumer, make_producer
 from fomo_stream.kafka.broker.cluster import TopicLimits
 from fomo_stream.kafka.delivery.at_least_once import AtLeastOnce
 from fomo_stream.kafka.delivery.base import Delivery
@@ -40,7 +38,6 @@ from fomo_stream.settings.service_settings import ServiceSettings
 log = logging.getLogger(__name__)
 
 CLOSE_S = 5.0  # to leave the group
-LEAVE_POLL_S = 0.05
 LATE = "its partitions go to others when its session times out"
 
 
@@ -127,19 +124,9 @@ def _open_delivery(settings: ServiceSettings, limits: Mapping[str, TopicLimits])
 
 def _close(consumer: Any, settings: ServiceSettings) -> None:
     """Leave the group. The client would wait for the brokers without limit, so it closes in a thread of its own."""
-    # With group.protocol=consumer, librdkafka never gives up the place of an instance with an id.
-    keeps_place = settings.instance_id is not None and settings.kafka.get("group.protocol") == "consumer"
-    if keeps_place:
+    is_assigned_by_broker = settings.kafka.get("group.protocol") == "consumer"
+    if is_assigned_by_broker and settings.instance_id is not None:  # librdkafka never gives up its place
         log.warning(kv("group_not_left", reason="group.protocol is consumer", effect=LATE))
-
-    def close() -> None:
-        # `close` alone keeps the place of an instance with an id, and its partitions would wait for its return.
-        if settings.instance_id is not None and not keeps_place:
-            with suppress(KafkaException):  # it was fenced, so it has no place any more
-                consumer.unsubscribe()
-                while consumer.assignment():
-                    consumer.poll(LEAVE_POLL_S)
-        consumer.close()
-
+    close = consumer.close if is_assigned_by_broker else partial(depart, consumer)
     if not BlockingCall(close).wait(CLOSE_S):
         log.warning(kv("group_not_left", reason="the broker does not answer", effect=LATE))

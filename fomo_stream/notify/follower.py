@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from fomo_stream.errors import RecordError, RegistryError
-from fomo_stream.kafka.broker.clients import NOT_PERMITTED, broker_error, headers_of, make_follower, range_now
+from fomo_stream.kafka.broker.clients import NOT_PERMITTED, broker_error, depart, headers_of, make_follower, range_now
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.logs import Throttle, kv, raised_at
 from fomo_stream.notify.events import UNEXPECTED, key_of_field, printable_key, read_event
@@ -125,7 +125,7 @@ class Follower:
                 self._stop.wait(RETRY_S)
             finally:
                 with suppress(KafkaException, RuntimeError):
-                    consumer.close()
+                    depart(consumer)
 
     def _follow(self, consumer: Consumer) -> None:
         """Read as a member of the group until `stop` is set, or the topic was created again."""

@@ -300,7 +300,7 @@ def _explain(cls: type[BaseFlags], error: Any, flags: Mapping[str, Any]) -> str:
         )
     where = option(name)
     if name not in flags:
-        in_file = f"{name.replace('_', '-')} in the configuration file"
+        in_file = f"{_place_in_file(Path(path), [name], flags)}: {option(name)[2:]}" if path else where
         where = next((variable for variable in variables if variable in _variables()), in_file)
     is_secret = not cls.model_fields[name].repr
     value = ",".join(map(str, error["input"])) if isinstance(error["input"], list) else error["input"]
@@ -325,13 +325,18 @@ def _explain_table(cls: type[BaseFlags], error: Any, message: str, path: Path, f
         hint = did_you_mean(str(error["input"]), choices)
     shown = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
     shown = shown.replace("_", "-").replace("from-", "from")
+    return f"{_place_in_file(path, place, flags)}: {shown}: {message[0].lower()}{message[1:]}{hint}"
+
+
+def _place_in_file(path: Path, place: list[Any], flags: Mapping[str, Any]) -> str:
+    """Return the file and the line of a value for the topic of these flags: its section may have one of its own."""
     content = read_config(path)
     sections: Mapping[str, Any] = content.get(SECTIONS) or {}
     topic = flags.get("topic") or _variables().get(f"{ENV_PREFIX}TOPIC") or content.get("topic", ",".join(sections))
     section = _section_of(sections, str(topic))
-    if section is not None and place[0] in (sections[section] or {}):
+    if section is not None and option(place[0]) in map(option, sections[section] or ()):
         place = [SECTIONS, section, *place]
-    return f"--config {path}{at_line(path, place)}: {shown}: {message[0].lower()}{message[1:]}{hint}"
+    return f"--config {path}{at_line(path, place)}"
 
 
 def _read_file(path: Path, cls: type[BaseFlags], topic: str | None) -> list[dict[str, Any]]:

@@ -160,6 +160,26 @@ def test_an_end_that_takes_too_long_is_cut_short(waits: str, code: int) -> None:
     assert "Traceback" not in ended.stderr
 
 
+# A service that never ends, told to stop twice at once and a third time later.
+STOPPED = """\
+import os, signal
+from fomo_stream.cli import signals
+class Service:
+    is_loading = False
+    stop = lambda self: print('stopping', flush=True)
+signals.Signals().attach(Service())
+for number in signal.SIGHUP, signal.SIGTERM, signal.SIGTERM, signal.SIGINT:
+    os.kill(os.getpid(), number)
+signals.AGAIN_S = 0
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_second_signal_ends_the_process_at_once_unless_it_is_the_same_as_the_first() -> None:
+    ended = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "stopping\n"), ended.stderr
+
+
 @pytest.mark.usefixtures("restored_logging")
 def test_an_earlier_name_of_a_flag_or_variable_is_noted_in_the_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -12,7 +12,7 @@ import pytest
 from brokers import Broker, kafka_home, wait_for
 from clusters import Cluster
 from confluent_kafka import Consumer, ConsumerGroupState
-from services import CLIENT, Command, command, make_settings, readings, results, unique
+from services import CLIENT, Command, Running, command, make_settings, readings, results, sensors, unique
 
 from fomo_stream.kafka.broker.cluster import describe_group
 from fomo_stream.settings.service_settings import ServiceSettings
@@ -68,6 +68,20 @@ def test_an_instance_that_is_killed_gets_its_partitions_back_and_one_that_is_sto
         score()
         assert instances[0].terminate() == 0, instances[0].text()
         wait_for(lambda: not broker.members(group), "the group to have no members")
+
+
+def test_an_instance_without_partitions_leaves_the_group_when_it_is_stopped(broker: Broker, real_kafka: None) -> None:
+    """Else the next rebalance would wait for it until its session times out."""
+    settings = sensors(broker, kafka={**CLIENT, "session.timeout.ms": str(1000 * LONG_S)})
+
+    def members() -> int:
+        return len(broker.admin.describe_consumer_groups([settings.group])[settings.group].result(20).members)
+
+    with Running(settings) as owner:
+        wait_for(lambda: owner.scores(0), "the first to have the partition")
+        with Running(settings) as idle:
+            wait_for(lambda: members() == 2 and idle.service.ready, "both to be members")
+        wait_for(lambda: members() == 1, "the one that was stopped to have left")
 
 
 def test_a_group_of_another_program_is_named_in_the_log(broker: Broker, real_kafka: None, tmp_path: Path) -> None:

@@ -40,6 +40,12 @@ def test_processes_share_the_work_end_together_and_give_the_results_of_one(broke
         outputs = broker.read(settings.out, at_least=600)
         assert second.terminate() == 0
     assert {line.rpartition(" ")[2] for line in second.text().splitlines()} == {"process=0", "process=1"}
+    with command(tmp_path / "third.log", changed(settings, instance_id=None)) as third:
+        third.wait_for_log("started")
+        child = int(Path(f"/proc/{third.process.pid}/task/{third.process.pid}/children").read_text().split()[0])
+        assert os.getpgid(child) == os.getpgid(third.process.pid)  # Ctrl-Z suspends both
+        os.kill(child, signal.SIGTERM)
+        assert third.process.wait(60) == 1
     alone = changed(settings, group=unique("alone"), out=unique("alone"), processes=1)
     with Running(alone):
         expected = broker.read(alone.out, at_least=600)

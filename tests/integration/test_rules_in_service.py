@@ -11,6 +11,7 @@ from brokers import Broker, free_ports, wait_for
 from services import QUICK, Running, changed, command, flags_of, readings, results, sensors, unique
 
 from fomo_stream.cli.parser import parse
+from fomo_stream.kafka.settings_file import SettingsFile
 from fomo_stream.settings.service_settings import ServiceSettings
 
 RULE = """
@@ -23,6 +24,18 @@ rules:
 
 def below(low: float, records: list[dict[str, Any]]) -> list[bool]:
     return [record["temperature"] < low for record in records]
+
+
+def test_a_changed_file_is_read_when_it_has_rested_as_it_may_not_be_complete(tmp_path: Path) -> None:
+    config = tmp_path / "fomo.yaml"
+    config.write_text(RULE.format(low=20))
+    file = SettingsFile(parse(ServiceSettings, ["--config", str(config), "--topic", "sensors"]))
+    assert file.changed(2.0) is not None  # it may have changed while the instance started
+    config.write_text("")
+    assert file.changed(4.0) is None
+    config.write_text(RULE.format(low=30))
+    assert [file.changed(now) is None for now in (6.0, 8.0, 10.0)] == [True, False, True]
+    assert file.present.rules[0].valid == (30, None)
 
 
 def test_rules_are_read_again_and_outlive_a_crash_and_feedback_tells_of_windows(

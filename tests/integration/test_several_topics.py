@@ -168,7 +168,8 @@ def test_a_topic_that_was_fenced_is_soon_scored_again(broker: Broker, monkeypatc
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("topics: {a: {alert-rate: 3}, b: {}}", "topic a: alert-rate in the configuration file 3"),
+        ("topics: {a: {}, b: {alert-rate: 3}}", "line 1: alert-rate 3: input should be"),
+        ("alert-rate: 0.1\ntopics:\n  b: {}\n  a:\n    key: x\n    alert-rate: 3", "fomo.yaml line 6: alert-rate 3"),
         ("topics:\n  a: {}\n  b:\n    kex: user", "line 4: unknown setting kex"),
         ("topics:\n  a: {health-port: 80}", "line 2: topics.a.health-port is for all topics: move it up"),
         ("topics: {'^a': {group: x}, b: {}}", "topics.^a.group: each topic needs a group of its own"),

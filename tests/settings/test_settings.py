@@ -170,7 +170,7 @@ def test_a_mistake_in_the_environment_or_the_file_is_placed_there(
 ) -> None:
     file = tmp_path / "fomo.toml"
     file.write_text('topic = "t"\nbatch-size = "many"\n')
-    with pytest.raises(ConfigError, match=r"^batch-size in the configuration file many: "):
+    with pytest.raises(ConfigError, match=r"^--config .*/fomo.toml line 2: batch-size many: "):
         load(ServiceSettings, {"config": file})
     monkeypatch.setenv("FOMO_BATCH_SIZE", "few")
     with pytest.raises(ConfigError, match=r"^FOMO_BATCH_SIZE few: "):

@@ -7,7 +7,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -33,6 +33,7 @@ RETRY_REMEDY = "check that all brokers run, and try again"
 MAX_MESSAGE_BYTES = 64 << 20
 START_TIMEOUT_S = 6.0  # a start that cannot succeed has to end within 15 s, with imports
 REFRESH_MS = 10_000  # a client sees new partitions within this time
+LEAVE_POLL_S = 0.05
 HEARTBEAT_MS = 300  # members learn of a rebalance by the answer to a heartbeat, and some partitions wait for that
 # Files with the certificates of authorities. To fetch a token over HTTPS, the client itself looks only for the second.
 AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
@@ -98,6 +99,19 @@ def _member(settings: BrokerFlags, usual: Mapping[str, Any], fixed: Mapping[str,
     if config.get("group.protocol") != "consumer":  # with it (KIP-848) the broker assigns, and refuses a strategy
         config["partition.assignment.strategy"] = COOPERATIVE
     return _create(Consumer, config, "consumer")
+
+
+def depart(consumer: Any) -> None:
+    """Close a consumer of a group, so that others get its partitions at once.
+
+    `close` alone keeps the place of an instance with an id. It also keeps that of one without partitions (librdkafka
+    2.16): the next rebalance would wait for it until its session times out.
+    """
+    with suppress(KafkaException):  # it was fenced, so it has no place any more
+        consumer.unsubscribe()
+        while consumer.assignment():
+            consumer.poll(LEAVE_POLL_S)
+    consumer.close()
 
 
 def make_producer(settings: BrokerFlags, transactional_id: str | None = None, **callbacks: Any) -> Producer:
