@@ -55,6 +55,8 @@ def _until_ended(numbers: dict[int, int]) -> int:
 
     signal.signal(signal.SIGINT, hand_on)
     signal.signal(signal.SIGTERM, hand_on)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, hand_on)
     while numbers:
         pid, status = os.wait()
         number = numbers.pop(pid, None)

@@ -222,8 +222,9 @@ class PrequentialScorer(_LineScorer):
             self._note(f"--reference: {counted(reference.records, 'good record')}, {keys}")
         self._begin(first, schema)
         held, self._held = self._held, []
-        batch = self._batch(held, self._first_scores)
-        if at_end and (n := self.partition.detector.records) < MIN_CONTEXT_ROWS and self._settings.reference is None:
+        has_reference = self._settings.reference is not None  # it scores from the first record on
+        batch = self._batch(held, self.partition.detector.process if has_reference else self._first_scores)
+        if at_end and (n := self.partition.detector.records) < MIN_CONTEXT_ROWS and not has_reference:
             self._note(
                 f"nothing was scored: {name} has {counted(n, 'record')} to score, and at least {MIN_CONTEXT_ROWS} are "
                 "needed to compare them with each other; give trusted records with --context FILE"
@@ -242,8 +243,6 @@ class PrequentialScorer(_LineScorer):
     def _first_scores(self, rows: Float, keys: Sequence[Key]) -> Results:
         """Score the first records against each other, and those after them as usual."""
         detector, n = self.partition.detector, self._min_context
-        if detector.reference is not None:
-            return detector.process(rows, keys)
         warm_up = detector.process(rows[:n], keys[:n])
         if len(warm_up) < MIN_CONTEXT_ROWS:
             return warm_up

@@ -97,10 +97,16 @@ def printable_key(key: bytes | str | int | float | None) -> str | None:
 
 
 def key_of_field(fields: Mapping[str, Any], path: str) -> str | None:
-    """Return the value of a field, by its dotted path, as the key of a record; None if the record has none."""
+    """Return the value of a field, by its dotted path, as the key of a record; None if the record has none.
+
+    >>> [key_of_field({"pump": value}, "pump") for value in (7, 7.0, 7.5)]  # as the service names them
+    ['7', '7', '7.5']
+    """
     value: Any = fields
     for name in (path,) if path in fields else path.split("."):
         value = _mapping(value).get(name)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return printable_key(value) if isinstance(value, str | int | float) else None
 
 

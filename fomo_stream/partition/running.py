@@ -235,25 +235,25 @@ class Running(Partition):
         n, n_again = len(rows), bisect_left(offsets, self.learned_until)
         is_indexed = process is None
         score, process = self.detector.score_rows, process or self.detector.process
-        if process != self.detector.process and skipped:  # it needs all of its rows together
-            skipped_rows, skipped_keys = zip(*skipped.values(), strict=True)
-            skipped = {len(rows): (np.concatenate(skipped_rows), [key for keys_ in skipped_keys for key in keys_])}
         if process == self.detector.score_independent:  # it never learns
             return process(rows, keys)
         alone = {row for row in windows if row >= n_again and skips(windows[row], "learning")}
-        if process != self.detector.process and alone:
-            learned, passed = [row for row in range(n) if row not in alone], sorted(alone)
-            n_early = sum(row - i < self.detector.config.min_context for i, row in enumerate(passed))  # of the warm-up
-            results = {row: score(rows[[row]], [keys[row]]) for row in passed[:n_early]}
-            together = process(rows[learned], [keys[row] for row in learned])
-            results |= {row: together.part(slice(i, i + 1)) for i, row in enumerate(learned)}
-            results |= {row: score(rows[[row]], [keys[row]]) for row in passed[n_early:]}
-            for part in (*skipped.values(), (rows[passed], [keys[row] for row in passed])):
-                self.detector.skip(*part)
-            self._next += len(learned)
-            return Results.concatenate([results[row] for row in range(n)])
         parts = [score(rows[:n_again], keys[:n_again])] if n_again else []
         start = n_again
+        if process != self.detector.process and (alone or skipped):  # it needs all rows of the warm-up together
+            learned = [row for row in range(n) if row not in alone][: self.detector.config.min_context]
+            start = learned[-1] + 1 if len(learned) == self.detector.config.min_context else n
+            passed = sorted(row for row in alone if row < start)
+            results = {row: score(rows[[row]], [keys[row]]) for row in passed}
+            together = process(rows[learned], [keys[row] for row in learned])
+            results |= {row: together.part(slice(i, i + 1)) for i, row in enumerate(learned)}
+            parts.append(Results.concatenate([results[row] for row in range(start)]) if start else together)
+            before = [part for row, part in skipped.items() if row < start]
+            for part in (*before, (rows[passed], [keys[row] for row in passed])):
+                self.detector.skip(*part)
+            self._next += len(learned)
+            process, alone = self.detector.process, {row for row in alone if row >= start}
+            skipped = {row: part for row, part in skipped.items() if row >= start}
         for stop in sorted({*alone, *skipped, n}):
             if stop > start or (stop == n and not parts):
                 for number, row in enumerate(range(start, stop) if is_indexed else (), self._next):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import narwhals.stable.v2 as nw
+import numpy as np
 from narwhals.stable.v2.typing import IntoDataFrame, IntoSeries
 from numpy.typing import ArrayLike, NDArray
 
@@ -29,8 +30,8 @@ def replay(
     data: Data | None = None,
     *,
     topic: str | None = None,
-    from_: str | datetime | None = None,
-    to: str | datetime | None = None,
+    from_: str | datetime | np.datetime64 | None = None,
+    to: str | datetime | np.datetime64 | None = None,
     last: str | None = None,
     group: str | None = None,
     key: str | None = None,
@@ -103,6 +104,8 @@ def _plain(value: Any, name: str) -> Any:
     """Return an array, an index or a series as a list, and a number of NumPy or a time as Python or a flag has them."""
     if getattr(value, "ndim", 0) > 1 or nw.dependencies.is_into_dataframe(value):
         raise ConfigError(f"{name}= takes no table; write it to a file, and give the path")
+    if isinstance(value, np.datetime64):
+        return str(np.datetime_as_string(value, unit="ms"))
     way = next((way for way in ("tolist", "to_list", "isoformat") if hasattr(value, way)), None)
     return value if way is None else getattr(value, way)()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fomo_stream.errors import SchemaError
 from fomo_stream.records.files import RecordFile, open_records
-from fomo_stream.records.inference import is_missing
+from fomo_stream.records.inference import is_missing, key_of
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, UNREADABLE, Sample
 from fomo_stream.wording import counted
 
@@ -181,7 +181,7 @@ def _parse_label_line(
     outlier = verdict_of(record.get("outlier"), signed)
     if outlier < 0:
         raise ValueError("outlier must be true or false, or 1 or 0")
-    offset, key, partition = (record.get(name) for name in ("offset", "key", "partition"))
+    offset, key, partition = record.get("offset"), key_of(record, "key"), record.get("partition")
     if offset is not None:
         if partition is None and n_partitions > 1:
             raise ValueError("the topic has several partitions, so a label by offset needs the partition")
@@ -189,7 +189,7 @@ def _parse_label_line(
         return (number, _whole_number("offset", offset)), outlier
     if key is None:
         raise ValueError("it names no record by offset or key")
-    return key_bytes(str(key)), outlier
+    return key_bytes(key), outlier
 
 
 def _whole_number(name: str, value: Any) -> int:

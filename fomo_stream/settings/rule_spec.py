@@ -244,6 +244,9 @@ def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
         moved: dict[str, list[date]] = {}  # by UID, the begins of repetitions that have events of their own
         for event in events:
             if "RECURRENCE-ID" in event:
+                if "RANGE" in event["RECURRENCE-ID"].params:
+                    name = event.get("SUMMARY", event.get("UID", ""))
+                    raise ValueError(f"the event {name} moves all later repetitions (RANGE), which is not supported")
                 moved.setdefault(str(event.get("UID")), []).append(event["RECURRENCE-ID"].dt)
         windows = [
             _window_of_event(event, timezone, () if "RECURRENCE-ID" in event else moved.get(str(event.get("UID")), ()))
@@ -252,7 +255,8 @@ def read_calendar(path: Path, timezone: str) -> tuple[Window, ...]:
         ]
     except OSError as error:
         raise ConfigError(f"--calendar {path}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, IndexError, OverflowError) as error:
+    except (ValueError, KeyError, IndexError, OverflowError, AttributeError, TypeError) as error:
+        # the last two: a property that is there twice, or of another kind
         raise ConfigError(f"--calendar {path}: cannot be read as iCalendar: {str(error)[:200]}") from None
     if not events:
         raise ConfigError(f"--calendar {path}: it has no event")

@@ -213,6 +213,23 @@ def test_records_around_a_window_are_scored_as_without_those_in_it(
     assert "windows of maintenance (w) can never apply: records of a file have times only by --time" in notes
 
 
+@pytest.mark.parametrize("skip", ["both", "learning"])
+def test_records_in_a_window_are_scored_by_those_before_them_only(model_path: Path, tmp_path: Path, skip: str) -> None:
+    total = np.cumsum(np.random.default_rng(0).exponential(size=240))  # also in the window
+    records = [
+        record | {"total": float(total[i]), "t": 1_790_000_000 + 60 * i} for i, record in enumerate(RECORDS[:240])
+    ]
+    (tmp_path / "good.csv").write_bytes(as_csv([{"t": 0, "total": 0.0} | record for record in records]))
+    for begin, reference in ((205, None), (205, tmp_path / "good.csv"), (5, tmp_path / "good.csv")):
+        ends = [f"{datetime.fromtimestamp(records[i]['t'], UTC):%Y-%m-%dT%H:%M:%S}" for i in (begin, begin + 10)]
+        flags: Any = {"time": "t", "counters": ("total",), "reference": reference}
+        flags |= {"maintenance": [{"name": "w", "from": ends[0], "to": ends[1], "skip": skip}]}
+        output = results(score(model_path, as_jsonl(records), **flags)[0])
+        for n in (begin + 6, begin + 12):
+            assert results(score(model_path, as_jsonl(records[:n]), **flags)[0]) == output[:n]
+        assert output == results(score(model_path, as_jsonl(records), batch_size=1, **flags)[0])
+
+
 def test_a_reference_decides(model_path: Path, tmp_path: Path) -> None:
     lasting = [{**record, "pressure_bar": 3.0 + (record["pressure_bar"] or 5.0)} for record in RECORDS]
     (tmp_path / "good.csv").write_bytes(as_csv(RECORDS[:200]))

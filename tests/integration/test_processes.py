@@ -46,6 +46,10 @@ def test_processes_share_the_work_end_together_and_give_the_results_of_one(broke
         assert os.getpgid(child) == os.getpgid(third.process.pid)  # Ctrl-Z suspends both
         os.kill(child, signal.SIGTERM)
         assert third.process.wait(60) == 1
+    with command(tmp_path / "fourth.log", changed(settings, instance_id=None)) as fourth:
+        fourth.wait_for_log("started")
+        fourth.process.send_signal(signal.SIGHUP)  # its terminal was closed
+        assert fourth.process.wait(60) == 0
     alone = changed(settings, group=unique("alone"), out=unique("alone"), processes=1)
     with Running(alone):
         expected = broker.read(alone.out, at_least=600)

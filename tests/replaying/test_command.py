@@ -179,10 +179,13 @@ def test_keywords_are_the_flags(asked: dict[str, Any], tmp_path: Path, monkeypat
     made = asked["settings"]
     assert (made.topic, made.time, made.label, asked["data"].table.count) == ("", "at", "y", 1)
     rates, names = np.array([0.01, 0.02]), pd.DataFrame(columns=["a", "b"]).columns
-    replay(topic="t", from_=pd.Timestamp(2026, 1, 1), features=names, grid={"alert_rate": rates}, lags=np.int64(2))
+    end = np.datetime64("2026-01-02", "ns")
+    replay(
+        topic="t", from_=pd.Timestamp(2026, 1, 1), to=end, features=names, grid={"alert_rate": rates}, lags=np.int64(2)
+    )
     made = asked["settings"]
     assert (made.from_, made.features, made.grid) == ("2026-01-01T00:00:00", ("a", "b"), ("alert_rate=0.01,0.02",))
-    assert made.lags == 2
+    assert (made.to, made.lags) == ("2026-01-02T00:00:00.000", 2)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,9 @@ def test_a_label_by_key_in_a_file_is_about_all_records_with_the_key(tmp_path: Pa
     labels, notes = read_label_file(path, ONE)
     assert labels_of(labels[0], samples(2, ["007", "8"])) == [OUTLIER, INLIER]
     assert notes == ["-1 in labels.csv is an outlier, and 1 is normal, as scikit-learn has them"]
+    numbers = tmp_path / "labels.jsonl"
+    numbers.write_text('{"key": 7.0, "outlier": true}\n{"key": 8, "outlier": false}\n')  # 7 and 7.0 are one key
+    assert labels_of(read_label_file(numbers, ONE)[0][0], samples(2, ["7", "8"])) == [OUTLIER, INLIER]
     path.write_text("key,outlier\n007,true\n")
     (note,) = read_label_file(path, ONE)[1]
     assert note.startswith("All 1 labels of labels.csv call a record outlier")

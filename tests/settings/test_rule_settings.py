@@ -227,6 +227,11 @@ def test_cancelled_events_and_moved_repetitions_of_a_calendar_are_no_windows(tmp
         (CALENDAR.replace("20260601T060000Z", "00010101T060000Z"), "a window is in the years 1970 to 2200"),
         (CALENDAR.replace("FREQ=WEEKLY", "FREQ=DAILY;INTERVAL=0"), "INTERVAL=0 is not supported"),
         (CALENDAR.replace("DURATION:PT2H\n", ""), "as iCalendar: the event audit: it ends (2026-06-01 06:00:00)"),
+        (
+            CALENDAR.replace("UID:3", "UID:3\nRECURRENCE-ID;RANGE=THISANDFUTURE:20260601T060000Z"),
+            "the event audit moves all",
+        ),
+        (CALENDAR.replace("DURATION:PT2H", "DTSTART:20260602T060000Z"), "cannot be read as iCalendar"),  # twice
         (CALENDAR.replace("Europe/Berlin", "Europe/Nowhere"), "the event cleaning has the time zone Europe/Nowhere"),
     ],
 )
