@@ -120,8 +120,8 @@ class Alerts(State):
     than the alert rate in the long run.
 
     None of these counts for a record whose values are all those of nearly all records, unless it is odd for its key.
-    So of normal records at most about the alert rate are outliers, and usually a fifth of it. A real incident adds as many
-    as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
+    So of normal records at most about the alert rate are outliers, and usually a fifth of it. A real incident adds as
+    many as it has. Neither a burst nor a quiet time changes what comes later: an extreme always alerts. After a lasting
     shift, the first and the third end when the new records are not rare any more, or when MAX_LOAD says so.
 
     A key that is wild all the time must not hide others. If it has more than GREEDY_SHARE of the highest last logits,

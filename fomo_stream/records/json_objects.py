@@ -23,12 +23,18 @@ class OneEachLine:
     def __init__(self, read: Callable[[int], bytes], name: str) -> None:
         self._source, self._name = read, name
         self._depth, self._text, self._at = 0, b"", 0  # open braces; text that is not complete, and how far it was seen
+        self._objects = 0  # so far
 
     def read(self, size: int) -> bytes:
-        """Return complete lines, or none at the end of the text."""
+        """Return complete lines, or none at the end of the text. Raises SchemaError if that is inside of an object."""
         while chunk := self._source(size):
             if lines := self._lines_in(chunk):
                 return lines
+        if self._depth:  # all objects after a quote or a brace that is missing are part of this one
+            raise SchemaError(
+                f"cannot read all of {self._name}: the object after {self._objects:,} others has no end",
+                "a quote or a brace is missing, or the file was cut off; write one object per line",
+            )
         rest, self._text = _in_one_line(self._text), b""
         return rest
 
@@ -48,7 +54,7 @@ class OneEachLine:
                 self._depth -= 1
                 if self._depth == 0:
                     lines.append(_in_one_line(text[end : token.end()]))
-                    end = token.end()
+                    end, self._objects = token.end(), self._objects + 1
         self._text, self._at = text[end:], seen - end
         if self._at > MAX_RECORD_BYTES:  # a line that is too long is cut by those who take lines
             lines.append(_without_breaks(text[end:seen]))

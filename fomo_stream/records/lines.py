@@ -25,8 +25,8 @@ BLANK_BYTES = b" \t\r\n"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF8 = b"\xef\xbb\xbf"  # byte order mark
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# ZIP and Excel, PDF, bzip2, xz: also where a file is too short to be judged by its bytes.
-_REFUSED = (b"PK\x03\x04", b"%PDF", b"BZh", b"\xfd7zX")
+# UTF-32, ZIP and Excel, PDF, bzip2, xz: also where a file is too short to be judged by its bytes.
+_REFUSED = (codecs.BOM_UTF32_LE, b"PK\x03\x04", b"%PDF", b"BZh", b"\xfd7zX")
 _MARKS = (_GZIP, _ZSTD, _UTF8, *_UTF16, *_REFUSED)
 # Bytes that are rare in text; Hive has 1 between cells.
 _CONTROL_BYTES = bytes({*range(32), 127} - set(b"\x01\t\n\v\f\r\x1a\x1b"))
@@ -54,7 +54,7 @@ def plain_text(stream: BinaryIO, name: str) -> Read:
         with needs_extra(f"reading {name}"):
             file = import_module(ZSTD).ZstdFile(source)
         source = _PeekedStream(_with_named_errors(file.read1, name))
-    if source.first.startswith(_UTF16):
+    if source.first.startswith(_UTF16) and not source.first.startswith(_REFUSED):
         source = _PeekedStream(_from_utf16(source.read))
     first = source.first
     controls = len(first) - len(first.translate(None, _CONTROL_BYTES))

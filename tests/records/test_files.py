@@ -70,7 +70,7 @@ def test_text_is_the_same_with_and_without_a_mark_and_compression(
 
 ZIP = b"PK\3\4" + bytes(9)
 REFUSED = {"zip": ZIP, "bzip2": bz2.compress(b"a,b"), "zip in gzip": gzip.compress(ZIP)}
-REFUSED |= {"utf-16 without mark": "a,b\n".encode("utf-16-le") * 50}
+REFUSED |= {"utf-16 without mark": "a,b\n".encode("utf-16-le") * 50, "utf-32": "a,b\n".encode("utf-32")}
 REFUSED |= {"binary": bytes(range(256)) * 40}
 
 
@@ -134,13 +134,16 @@ def test_an_array_and_objects_of_several_lines_are_read_as_one_object_in_each_li
 def test_what_is_odd_in_an_array_costs_only_its_place() -> None:
     half = MAX_RECORD_BYTES * 6 // 10
     long = ['{"b": "' + "x" * half + '",\n "c": "' + "y" * half + '"}', '{"b": [' + "[1],\n" * half + "2]}"]
-    texts = ['{"a": 1}', "null", '{"a": }', *long, '"{[", 5', '{"a": 2}}', '{"a": 3}', '{"a": {"b": ']
+    texts = ['{"a": 1}', "null", '{"a": }', *long, '"{[", 5', '{"a": 2}}', '{"a": 3}', '"a": 1']
     lines = list(RecordFile(Trickle(("[\n" + ",\n".join(texts)).encode(), 1 << 16)))
     found = [line.record["a"] if line.record else line.error.reason for line in lines if not line.is_blank]  # type: ignore[union-attr]
     reasons = ["not_an_object", "not_json", "too_large", "too_large", "not_json", "not_json", "not_json"]
     assert found == [1, *reasons[:5], 2, reasons[5], 3, reasons[6]]
     with pytest.raises(SchemaError, match="its quote is missing"):
         lines_of(b'[{"a": "' + b"x" * 2 * MAX_RECORD_BYTES)
+    for text in (b'[{"a": 1}, {"a": 2, {"a": 3}]', b'[{"a": "1}, {"a": "2"}, {"a": "3"}]', b'[{"a": 1}, {"a": '):
+        with pytest.raises(SchemaError, match=r"the object after \d others has no end"):
+            lines_of(text)
 
 
 # --- rows of CSV
