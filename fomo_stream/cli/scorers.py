@@ -233,11 +233,12 @@ class PrequentialScorer(_LineScorer):
 
     def _are_skipped(self) -> NDArray[np.bool_]:
         """Return which of the held lines are in windows of maintenance, and will not be learned."""
-        place, field = zone(self._settings.timezone), self._settings.time
+        place, field, rules = zone(self._settings.timezone), self._settings.time, Rules.of(self._settings)
+        if field is None or not rules.windows:
+            return np.zeros(len(self._held), dtype=bool)
         records = [line.record or {} for line in self._held]
-        times = [None if field is None else known_time(to_milliseconds(look_up(r, field), place)) for r in records]
-        keys = [key_of(record, self._settings.key) for record in records]
-        opened = Rules.of(self._settings).open_windows(times, keys)
+        times = [known_time(to_milliseconds(look_up(record, field), place)) for record in records]
+        opened = rules.open_windows(times, [key_of(record, self._settings.key) for record in records])
         return np.array([skips(windows, "learning") for windows in opened or [()] * len(records)], dtype=bool)
 
     def _first_scores(self, rows: Float, keys: Sequence[Key]) -> Results:

@@ -38,7 +38,7 @@ GREEDY_SHARE, GREEDY_RATIO, TOP_SHARE, MIN_TOP_LOGITS = 0.25, 3.0, 2.0, 40
 def continued(alert_rate: float, times: float = 7.0) -> float:
     """Return the largest 1 - score of a record that continues the incident of an alert shortly before it.
 
-    times: the alert rate; of one above 1 %, less.
+    times: it is so many times the alert rate, or so many percent if that is less.
 
     >>> continued(0.001), continued(0.01), continued(0.1)
     (0.007, 0.07, 0.1)
