@@ -32,7 +32,7 @@ class OneEachLine:
                 return lines
         if self._depth:  # all objects after a quote or a brace that is missing are part of this one
             raise SchemaError(
-                f"cannot read all of {self._name}: the object after {self._objects:,} others has no end",
+                f"cannot read all of {self._name}: object {self._objects + 1:,} has no end",
                 "a quote or a brace is missing, or the file was cut off; write one object per line",
             )
         rest, self._text = _in_one_line(self._text), b""

@@ -142,7 +142,7 @@ def test_what_is_odd_in_an_array_costs_only_its_place() -> None:
     with pytest.raises(SchemaError, match="its quote is missing"):
         lines_of(b'[{"a": "' + b"x" * 2 * MAX_RECORD_BYTES)
     for text in (b'[{"a": 1}, {"a": 2, {"a": 3}]', b'[{"a": "1}, {"a": "2"}, {"a": "3"}]', b'[{"a": 1}, {"a": '):
-        with pytest.raises(SchemaError, match=r"the object after \d others has no end"):
+        with pytest.raises(SchemaError, match=r"object \d has no end"):
             lines_of(text)
 
 
