@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -81,6 +81,7 @@ _TIME_WORDS = {
     *("time", "timestamp", "ts", "date", "datetime", "epoch", "at", "created", "updated"),
     *("zeit", "datum", "uhrzeit", "zeitstempel", "fecha", "hora", "heure", "data", "tid", "tijd"),
 }
+_DATE_PARTS = {"year": (1900.0, 2100.0), "month": (1.0, 12.0), "day": (1.0, 31.0)}
 _MAX_LABEL_VALUES = 2  # values of a column of labels; a target with more values may be a measurement
 _LABEL_WORDS = {"label", "labels", "class", "target", "anomaly", "anomalous", "outlier", "outliers", "fraud", "attack"}
 _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "key", "pk", "hash", "serial"}
@@ -150,8 +151,12 @@ def infer_schema(
             left_out[path] = reason
         else:
             features.append(path)
+    chosen = {*categorical, *named, *derived}
+    if parts := _parts_of_dates({path: leaves[path] for path in features if path not in chosen}):
+        left_out |= dict.fromkeys(parts, "part of a date")
+        features = [path for path in features if path not in parts]
     if len(features) > MAX_FEATURES:  # a few odd records may have most of these fields
-        chosen, min_present = {*categorical, *named, *derived}, len(sample) / 2
+        min_present = len(sample) / 2
         usual = [path for path in features if path in chosen or len(leaves[path]) >= min_present]
         if not 0 < len(usual) <= MAX_FEATURES:
             raise TooManyFeaturesError(
@@ -212,6 +217,18 @@ def _reason_left_out(path: str, values: list[Any], n_records: int) -> str | None
     if words and all(word.isdigit() and len(word) >= _MIN_ID_DIGITS for word in words):
         return "text of long whole numbers"
     return None
+
+
+def _parts_of_dates(leaves: Mapping[str, list[Any]]) -> set[str]:
+    """Return the leaves that are a date together: at least two of year, month and day, of one name."""
+    dates: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for path, values in leaves.items():
+        *before, last = words_of(path) or [""]
+        low, high = _DATE_PARTS.get(last, (np.inf, -np.inf))
+        x = numbers([value for value in values if not is_missing(value)])
+        if _TIME_WORDS.issuperset(before) and len(x) and ((low <= x) & (x <= high) & (x == np.round(x))).all():
+            dates[(path.rpartition(".")[0], *before)].append(path)
+    return {path for parts in dates.values() if len(parts) > 1 for path in parts}
 
 
 def _is_one_word(texts: Sequence[Any], x: Float) -> bool:

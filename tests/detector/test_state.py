@@ -311,15 +311,17 @@ class Service(RuleBasedStateMachine):
     start: ClassVar[int]
     config: ClassVar[DetectorConfig]
 
-    @initialize(seeded=st.sampled_from([0, 10, SEEDED]))
-    def begin(self, seeded: int) -> None:
+    @initialize(seeded=st.sampled_from([0, 10, SEEDED]), rng=st.randoms(use_true_random=False))
+    def begin(self, seeded: int, rng: Any) -> None:
         """seeded: rows of the seed context."""
         self.seeded = seeded
         self.live, self.undisturbed = self.new(), self.new()
         self.history: list[tuple[str, bytes | None]] = []
         self.since: list[Batch | Labels] = []  # the last commit
         self.at = 0
-        self.take([self.start] if self.start else [])
+        if self.start:
+            self.take([self.start])
+            self.commit(rng)  # so that what is done again after a crash is short
 
     def new(self) -> Detector:
         return new(self.config, self.seeded)
