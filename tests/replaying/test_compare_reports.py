@@ -47,7 +47,7 @@ def detectors(labels: NDArray[np.int8], scores: dict[str, Float]) -> list[dict[s
 
 @pytest.mark.slow
 def test_intervals_of_streams_with_dependent_scores_hold_the_true_auroc() -> None:
-    rng, held, runs = np.random.default_rng(1), 0, 100
+    rng, held, runs = np.random.default_rng(1), 0, 60
     for _ in range(runs):
         labels = labels_of(rng)
         metric = detectors(labels, {OWN: noise(rng) + DISTANCE * labels})[0]["metrics"]["auroc"]
@@ -59,7 +59,7 @@ def test_intervals_of_streams_with_dependent_scores_hold_the_true_auroc() -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("is_paired", [True, False])
 def test_replays_of_equal_quality_seldom_differ_by_more_than_chance(is_paired: bool) -> None:
-    rng, different, runs = np.random.default_rng(2), 0, 60
+    rng, different, runs = np.random.default_rng(2), 0, 40
     for _ in range(runs):
         labels = labels_of(rng)
         if is_paired:  # two detectors that see the same outliers, each with some noise of its own
