@@ -1,10 +1,11 @@
-"""Times of records: numbers since 1970 in any usual unit, digits such as 20261001120000, and text in ISO 8601; and
-their places in cycles.
+"""Times of records: numbers since 1970 in any usual unit, digits such as 20261001120000, and text in ISO 8601 or
+another form of one meaning; and their places in cycles.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
@@ -30,15 +31,63 @@ _MAX_NUMBER = 1e300
 _MIN_STEPS = 10  # steps from time to time; fewer may fall by chance
 
 
+# Forms in which no other day can be read, unlike 03/01/2026, which is in March or in January.
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_ENDS = ("uary", "ruary", "ch", "il", "", "e", "y", "ust", "t(?:ember)?", "ober", "ember", "ember")
+_WORDS = "|".join(f"{month}(?:{end})?" for month, end in zip(_MONTHS, _ENDS, strict=True))
+_NAME, _DAY, _YEAR = rf"(?P<month>{_WORDS})\.?", r"(?P<day>\d{1,2})", r"(?P<year>\d{4})"
+_SECONDS = r"(?::(?P<second>\d\d)(?:[.,](?P<part>\d{1,9}))?)?"
+_CLOCK = rf"(?P<hour>\d{{1,2}}):(?P<minute>\d\d){_SECONDS}(?: ?(?P<half>[ap])\.?m\.?)?"
+_ZONE = r"(?: ?(?P<zone>Z|UTC|GMT|[+-]\d\d:?\d\d)(?: UTC)?)?"
+_DATES = (
+    rf"{_YEAR}(?P<sign>[-/.])(?P<month>\d{{1,2}})(?P=sign){_DAY}",
+    rf"{_DAY}\.(?P<month>\d{{1,2}})\.{_YEAR}",
+    rf"(?:[a-z]{{3}}, )?{_DAY}(?P<sign>[-/ ]){_NAME}(?P=sign){_YEAR}",  # also of web servers, HTTP and mail
+    rf"{_NAME} {_DAY},? {_YEAR}",
+)
+_FORMS = (
+    *(re.compile(rf"{date}(?:(?:T|:|,? ){_CLOCK}{_ZONE})?", re.IGNORECASE | re.ASCII) for date in _DATES),
+    re.compile(rf"[a-z]{{3}} {_NAME} +{_DAY} {_CLOCK}{_ZONE} {_YEAR}", re.IGNORECASE | re.ASCII),  # of `date` and ctime
+)
+_AMBIGUOUS = re.compile(r"\d{1,2}[-/]\d{1,2}[-/]\d{4}(?: .*)?")
+_MAX_TEXT = 50  # characters of a time
+
+
 def is_time(value: Any) -> bool:
-    """Return whether a value is text with a date, or a date and a time, in ISO 8601."""
-    if not isinstance(value, str):
-        return False
+    """Return whether a value is text with a date, or a date and a time, in ISO 8601 or another form of one meaning."""
+    return _moment_of(value) is not None
+
+
+def _moment_of(value: Any) -> datetime | None:
+    """Return the time that text says, or None.
+
+    >>> _moment_of("1.10.2026 2:00 PM") == _moment_of("Thu, 01 Oct 2026 14:00:00") == _moment_of("2026/10/01 14:00")
+    True
+    """
+    if not isinstance(value, str) or len(text := value.strip()) > _MAX_TEXT:
+        return None
     try:
-        datetime.fromisoformat(value.strip())
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        return False
-    return not is_number_text(value) or len(value.strip()) == len("20261001")  # no other number is a date
+        found = next((match for form in _FORMS if (match := form.fullmatch(text))), None)
+        return _moment_in(found) if found else None
+    return moment if not is_number_text(text) or len(text) == len("20261001") else None  # no other number is a date
+
+
+def _moment_in(match: re.Match[str]) -> datetime | None:
+    """Return the time of a match of one of `_FORMS`; None: there is no such day or hour."""
+    part, name, zone = match.groupdict(), match["month"].lower(), match["zone"] or ""
+    half, hour = part["half"], int(part["hour"] or 0)
+    if half:
+        hour = hour % 12 + 12 * (half in "pP") if 1 <= hour <= 12 else 99
+    month = int(name) if name.isdigit() else _MONTHS.index(name[:3]) + 1
+    clock = f"{hour:02}:{part['minute'] or '00'}:{part['second'] or '00'}.{(part['part'] or '').ljust(6, '0')[:6]}"
+    try:
+        return datetime.fromisoformat(
+            f"{part['year']}-{month:02}-{int(part['day']):02}T{clock}{'Z' if zone.isalpha() else zone}"
+        )
+    except ValueError:
+        return None
 
 
 def digits_of_time(number: float) -> datetime | None:
@@ -61,9 +110,9 @@ def to_milliseconds(value: Any, zone: tzinfo = UTC) -> int | None:
     >>> to_milliseconds(1759276800.25), to_milliseconds("2025-10-01T02:00+02:00"), to_milliseconds("1759276800000")
     (1759276800250, 1759276800000, 1759276800000)
     """
-    is_text = is_time(value)
-    number = math.nan if is_text or isinstance(value, bool) else number_of(value)
-    moment = datetime.fromisoformat(value.strip()) if is_text else digits_of_time(number)
+    moment = _moment_of(value)
+    number = math.nan if moment or isinstance(value, bool) else number_of(value)
+    moment = moment or digits_of_time(number)
     if moment is not None:
         return round((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp() * 1000)
     if not abs(number) < _MAX_NUMBER:
@@ -80,6 +129,9 @@ def check_times(field: str, values: Sequence[Any], zone: tzinfo) -> Iterator[str
     times = [time for value in values if (time := to_milliseconds(value, zone)) is not None]
     first = next((str(value)[:40] for value in values if value is not None), "nothing")
     if not times:
+        if _AMBIGUOUS.fullmatch(first.strip()):
+            why = "may be a day of two months"
+            raise SchemaError(f"--time {field}: {first!r} {why}", "write the year first, or the month as a word")
         raise SchemaError(
             f"--time {field}: {first!r} is not a time; it has to be a number since 1970 (s, ms, us or ns), or ISO 8601"
         )

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fomo_stream.errors import SchemaError
 from fomo_stream.records.times import check_times, cycles_of, places_at, to_milliseconds
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -67,6 +68,42 @@ def test_text_becomes_milliseconds_whatever_its_zone(moment: datetime, hours: in
     naive = moment.replace(tzinfo=None)
     for text in (zoned.isoformat(), str(naive), f" {naive.isoformat()}Z "):
         assert to_milliseconds(text) == expected
+
+
+FORMS = [
+    *("%Y/%m/%d %H:%M:%S", "%Y.%m.%d %H:%M:%S", "%Y-%m-%d %I:%M:%S %p", "%Y-%m-%d %H:%M:%S UTC", "%d.%m.%Y %H:%M:%S"),
+    *("%d-%b-%Y %H:%M:%S", "%d %B %Y %H:%M:%S", "%B %d, %Y %I:%M:%S %p", "%d/%b/%Y:%H:%M:%S +0000"),
+    *(
+        "%a, %d %b %Y %H:%M:%S GMT",
+        "%a %b %d %H:%M:%S %Y",
+        "%a %b %d %H:%M:%S UTC %Y",
+        "%Y-%m-%d %H:%M:%S.250 +0000 UTC",
+    ),
+]
+
+
+@given(moments, st.sampled_from(FORMS))
+def test_text_of_one_meaning_is_read_as_it_was_written(moment: datetime, form: str) -> None:
+    moment = moment.replace(microsecond=250_000 * (".250" in form))
+    assert to_milliseconds(moment.strftime(form)) == round(moment.timestamp() * 1000)
+    day = form.partition(" %H")[0].partition(" %I")[0].partition(":")[0]
+    if not day.startswith("%a"):
+        midnight = datetime(moment.year, moment.month, moment.day, tzinfo=BERLIN)
+        assert to_milliseconds(moment.strftime(day), BERLIN) == round(midnight.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    "text", ["31.02.2026", "2026/3/1 24:00", "5 maybe 2026", "2026-3-1 13:00 PM", "1.1.26", "mar, "]
+)
+def test_text_like_a_time_that_nobody_would_write_is_none(text: str) -> None:
+    assert to_milliseconds(text) is None
+
+
+@pytest.mark.parametrize("text", ["03/01/2026", "3/1/2026 12:00 AM", "03-01-2026 00:00:00"])
+def test_a_date_that_may_be_of_two_months_is_refused_with_the_reason(text: str) -> None:
+    with pytest.raises(SchemaError, match=r"may be a day of two months; write the year first") as caught:
+        list(check_times("at", [None, text], UTC))
+    assert text in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [None, "", "yesterday", True, float("nan"), float("inf"), 10**30, 10**999, [1], {}])
