@@ -23,14 +23,23 @@ def fork_members(process: ProcessSettings) -> tuple[int, int]:
     """Fork this process into as many as --processes says. Each of them scores. The process may not have threads yet.
 
     Returns the number of such a process, and 0. In the process that called, -1 and the exit code once all have ended:
-    they end together, also when one fails. Raises ConfigError if there are too few ports.
+    they end together, also when one fails. Raises ConfigError if there are too few ports, or a process
+    cannot start.
     """
     count, port = process.processes, process.health_port
     if port is not None and port + count - 1 > MAX_PORT:
         raise ConfigError(f"--processes {count} needs as many ports, and --health-port {port} has fewer above it")
     numbers: dict[int, int] = {}  # of the processes that run, by their ids
     for number in range(count):
-        if not (pid := os.fork()):
+        try:
+            pid = os.fork()
+        except OSError as error:
+            for pid in numbers:
+                os.kill(pid, signal.SIGTERM)
+                os.waitpid(pid, 0)
+            reason = f"--processes {count}: process {number} does not start ({error.strerror})"
+            raise ConfigError(reason, "allow more processes or memory, or give a lower number") from None
+        if not pid:
             if sys.platform == "linux":
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             configure_logging(process.log_level, f" process={number}")

@@ -84,8 +84,8 @@ def replay(
 def grid_words(grid: Grid) -> tuple[str, ...]:
     """Return a grid as the words of `--grid`.
 
-    >>> grid_words({"alert_rate": [0.01, 0.001], "views": ["fast", ("trimmed", "recent")], "lags": 3})
-    ('alert_rate=0.01,0.001', 'views=fast,trimmed+recent', 'lags=3')
+    >>> grid_words({"alert_rate": [0.01, 0.001], "views": ["fast", ("trimmed", "recent")], "lags": range(2)})
+    ('alert_rate=0.01,0.001', 'views=fast,trimmed+recent', 'lags=0,1')
     """
     if isinstance(grid, str):
         return tuple(grid.split())
@@ -106,6 +106,8 @@ def _plain(value: Any, name: str) -> Any:
         raise ConfigError(f"{name}= takes no table; write it to a file, and give the path")
     if isinstance(value, np.datetime64):
         return str(np.datetime_as_string(value, unit="ms"))
+    if isinstance(value, range):
+        return list(value)
     way = next((way for way in ("tolist", "to_list", "isoformat") if hasattr(value, way)), None)
     return value if way is None else getattr(value, way)()
 
