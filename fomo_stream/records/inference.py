@@ -81,7 +81,10 @@ _TIME_WORDS = {
     *("time", "timestamp", "ts", "date", "datetime", "epoch", "at", "created", "updated"),
     *("zeit", "datum", "uhrzeit", "zeitstempel", "fecha", "hora", "heure", "data", "tid", "tijd"),
 }
-_DATE_PARTS = {"year": (1900.0, 2100.0), "month": (1.0, 12.0), "day": (1.0, 31.0)}
+_DATE_PARTS = {
+    **{"year": (1900.0, 2100.0), "month": (1.0, 12.0), "day": (1.0, 31.0)},
+    **{"hour": (0.0, 24.0), "minute": (0.0, 59.0), "second": (0.0, 60.0)},
+}
 _MAX_LABEL_VALUES = 2  # values of a column of labels; a target with more values may be a measurement
 _LABEL_WORDS = {"label", "labels", "class", "target", "anomaly", "anomalous", "outlier", "outliers", "fraud", "attack"}
 _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "key", "pk", "hash", "serial"}
@@ -152,8 +155,8 @@ def infer_schema(
         else:
             features.append(path)
     chosen = {*categorical, *named, *derived}
-    if parts := _parts_of_dates({path: leaves[path] for path in features if path not in chosen}):
-        left_out |= dict.fromkeys(parts, "part of a date")
+    if parts := _parts_of_times({path: leaves[path] for path in features if path not in chosen}):
+        left_out |= dict.fromkeys(parts, "part of a time")
         features = [path for path in features if path not in parts]
     if len(features) > MAX_FEATURES:  # a few odd records may have most of these fields
         min_present = len(sample) / 2
@@ -219,8 +222,8 @@ def _reason_left_out(path: str, values: list[Any], n_records: int) -> str | None
     return None
 
 
-def _parts_of_dates(leaves: Mapping[str, list[Any]]) -> set[str]:
-    """Return the leaves that are a date together: at least two of year, month and day, of one name."""
+def _parts_of_times(leaves: Mapping[str, list[Any]]) -> set[str]:
+    """Return the leaves that are a date or time together: at least two of year, month, ..., second, of one name."""
     dates: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for path, values in leaves.items():
         *before, last = words_of(path) or [""]

@@ -168,14 +168,20 @@ def test_why_a_field_is_no_feature(path: str, values: list[Any], why: str | None
     assert reason(path, values) == why
 
 
-def test_parts_of_a_date_are_no_features_and_names_alone_decide_nothing() -> None:
-    date = {"year": [2026] * 40, "Month": [1] * 31 + [2] * 9, "day": [*range(1, 32), *range(1, 10)]}
+def test_parts_of_a_time_are_no_features_and_names_alone_decide_nothing() -> None:
+    date = {
+        "year": [2026] * 40,
+        "Month": [1] * 31 + [2] * 9,
+        "day": [*range(1, 32), *range(1, 10)],
+        "hour": [0, 23] * 20,
+    }
+    date["hour"] = [0, 23] * 20
     other = {"date_year": [2025, 2026] * 20, "date_month": [None, "7"] * 20, "logins_month": [3, 9] * 20}
     odd = {"x.year": [2026] * 40, "x.day": [*range(1, 33), *range(1, 9)], "logins_day": [1, 2] * 20}
     columns = {**date, **other, **odd}
     records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     schema, left_out = infer_schema(records, categorical=("day",))
-    assert left_out == dict.fromkeys(["Month", "year", "date_month", "date_year"], "part of a date")
+    assert left_out == dict.fromkeys(["Month", "hour", "year", "date_month", "date_year"], "part of a time")
     assert set(schema.features) == {"day", "logins_month", *odd}
     _, left_out = infer_schema([{"year": 2026, "load": i % 7} for i in range(40)])
     assert left_out == {}, "a single part may be a measurement"
