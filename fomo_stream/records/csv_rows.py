@@ -14,6 +14,7 @@ from fomo_stream.records.lines import LineSource
 from fomo_stream.wording import counted
 
 QUOTE = '"'
+BLANKS = "blanks"  # as a delimiter: one blank or several; the first and the last ones of a line separate nothing
 csv.field_size_limit(MAX_RECORD_BYTES)  # a row has no more; the default is 131,072 characters
 
 
@@ -36,8 +37,9 @@ class CsvRows:
     """
 
     def __init__(self, source: LineSource, delimiter: str) -> None:
-        self._source, self._delimiter = source, delimiter
-        self._blank = " \t\r\n".replace(delimiter, "")
+        self._source, self._by_blanks = source, delimiter == BLANKS
+        self._delimiter = " " if self._by_blanks else delimiter
+        self._blank = " \t\r\n" if self._by_blanks else " \t\r\n".replace(delimiter, "")
         self._pushed_back: deque[tuple[int, str]] = deque()  # lines to read again
         # Rows that begin up to this line are read alone. So missing quotes cost at most three reads of each line.
         self._alone_until = 0
@@ -87,8 +89,8 @@ class CsvRows:
                 yield line[1]
 
         try:
-            reader = csv.reader(feed(), delimiter=self._delimiter, strict=True, skipinitialspace=self._delimiter != " ")
-            cells = next(reader)
+            skips = self._by_blanks or self._delimiter != " "
+            cells = next(csv.reader(feed(), delimiter=self._delimiter, strict=True, skipinitialspace=skips))
         except csv.Error:
             cells = None
         if cells is None and not others:  # a quote behind a blank may belong to a text: 1, "Anna" Ltd
@@ -111,13 +113,13 @@ class CsvRows:
         return self._bad(number, text, "ragged", has)
 
     def _ended(self, cells: list[str]) -> list[str]:
-        return cells[:-1] if self.ends_empty and not cells[-1].strip() else cells
+        return cells[:-1] if (self.ends_empty or self._by_blanks) and not cells[-1].strip() else cells
 
     def _bad(self, number: int, text: str, reason: str, message: str) -> Row:
         return Row(number, number, self._pieces(text), RecordError(reason, message))
 
     def _pieces(self, text: str) -> list[str]:
-        return text.rstrip("\r\n").split(self._delimiter)
+        return text.split() if self._by_blanks else text.rstrip("\r\n").split(self._delimiter)
 
 
 def decoded(line: bytes) -> str:

@@ -26,7 +26,7 @@ from fomo_stream.records.cells import (
     parse_number,
     unit_of,
 )
-from fomo_stream.records.csv_rows import CsvRows, Row
+from fomo_stream.records.csv_rows import BLANKS, CsvRows, Row
 from fomo_stream.records.lines import LineSource
 from fomo_stream.records.times import is_time
 from fomo_stream.wording import clean, counted
@@ -49,7 +49,7 @@ _ONE_COLUMN_SCORE = 0.2  # the score of a file with one column
 class Dialect:
     """The form of a CSV file. line: number of the line of names, from 1; skipped: numbers of lines without a record."""
 
-    delimiter: str
+    delimiter: str  # or BLANKS
     line: int
     names: tuple[str, ...]
     forms: tuple[NumberForm, ...]  # one for each column
@@ -69,7 +69,8 @@ def dialect_of(
     there is no usable line of names.
     """
     if delimiter != "auto":
-        return _Layout(lines, first, delimiter, skip).dialect(name, decimal, text)
+        requested = [_Layout(lines, first, mark, skip) for mark in (delimiter, *[BLANKS] * (delimiter == " "))]
+        return max(requested, key=lambda layout: layout.score).dialect(name, decimal, text)
     separator = _SEP.fullmatch(lines[0])
     present = [mark for mark in DELIMITERS if any(mark.encode() in line for line in lines)]
     tried = [separator[1].decode("latin-1")] if separator else present
@@ -79,7 +80,8 @@ def dialect_of(
         alone = _Layout(lines, first, next(mark for mark in (*DELIMITERS, "^") if mark not in present), skip)
         if best is None or (alone.is_one_column and alone.regular > best.regular * best.is_one_column):
             best = alone
-    return best.dialect(name, decimal, text)
+    by_blanks = _Layout(lines, first, BLANKS, skip)
+    return (by_blanks if by_blanks.is_table and by_blanks.score > best.score else best).dialect(name, decimal, text)
 
 
 class _Layout:
@@ -87,10 +89,16 @@ class _Layout:
 
     def __init__(self, lines: Sequence[bytes], first: int, delimiter: str, skip: int | None) -> None:
         self.delimiter, self._skip = delimiter, skip
+        self._sign = " " if delimiter == BLANKS else delimiter
         rows = CsvRows(LineSource(io.BytesIO(b"\n".join(lines)).read), delimiter)
         shifted = [row._replace(number=row.number + first - 1, last=row.last + first - 1) for row in rows]
         self._broken = next((row for row in shifted if row.error is not None), None)
         self._rows = [row for row in shifted if row.cells and row.error is None and row.cells[0] != "sep="]
+        if delimiter == BLANKS:  # a remark begins with its sign, also where a blank follows: # time load
+            self._rows = [
+                row._replace(cells=[" ".join(row.cells[:2]), *row.cells[2:]]) if row.cells[0] == "#" else row
+                for row in self._rows
+            ]
         if skip is not None:
             self._rows = [row for row in self._rows if row.number > skip]
         widths = Counter(len(row.cells) for row in self._rows)
@@ -122,6 +130,11 @@ class _Layout:
         return self.width == 1 and self.has_names and self._names[0] != "" and not set(DELIMITERS) & set(self._names[0])
 
     @property
+    def is_table(self) -> bool:
+        """Return whether most columns are of numbers and times, and all have names."""
+        return self.has_names and 2 * len(self._typed) > self.width > 1
+
+    @property
     def has_names(self) -> bool:
         """Return whether there is a line of names that fits the records."""
         return self.header is not None and len(self._names) == self.width
@@ -149,8 +162,8 @@ class _Layout:
         # Without any other row, a remark has the names.
         above = [row for row in above if not _is_remark(row)] or above
         fitting = [row for row in above if self._fits(row) and any(map(str.strip, row.cells))]
-        if fitting and _is_remark(fitting[0]):
-            fitting = fitting[-1:]
+        if fitting and _is_remark(fitting[0]):  # units repeat themselves
+            fitting = [row for row in fitting if len({*row.cells}) == len(row.cells)][-1:] or fitting[-1:]
         if not fitting:
             return (above[-1] if above else None), []
         fullest = max(fitting, key=lambda row: len({cell for cell in row.cells if _cell_type(cell) == "text"}))
@@ -208,7 +221,7 @@ class _Layout:
         above = [row.number for row in self._rows if row.number < header.number]
         notes = []
         if above or between or not _are_names([column or "-" for column in names]):
-            shown = clean(self.delimiter.join(header.cells))[:80]
+            shown = clean(self._sign.join(header.cells))[:80]
             notes.append(f"line {header.number} of {name} is taken as the header: {shown}")
             if others := [*above, *sorted(between)]:
                 listed = ", ".join(map(str, others[:10])) + (", ..." if len(others) > 10 else "")
@@ -225,7 +238,7 @@ class _Layout:
         if self._broken is not None and (header is None or self._broken.number < header.number):
             return f"{name} has no readable line of column names: {self._broken.error}", CORRECTION
         first = self._rows[0] if header is None else header
-        shown = clean(self.delimiter.join(first.cells))[:60]
+        shown = clean(self._sign.join(first.cells))[:60]
         if header is None:
             add = "add a first line that names the columns, or name the lines above it with --skip-lines"
             return f"{name} starts with numbers, not with a header: line {first.number} is {shown}", add

@@ -13,7 +13,7 @@ import numpy as np
 
 from fomo_stream.errors import ConfigError, RecordError, SchemaError, needs_extra
 from fomo_stream.records.cells import cell_reader
-from fomo_stream.records.csv_rows import CsvRows
+from fomo_stream.records.csv_rows import BLANKS, CsvRows
 from fomo_stream.records.dialect import dialect_of
 from fomo_stream.records.json_codec import decode
 from fomo_stream.records.lines import BLANK_BYTES, LineSource, Note, discard_note, plain_text
@@ -144,8 +144,10 @@ class RecordFile:
                 break
         while self._source.number < dialect.line - 1:
             next(self._source)
-        self.blank_before, self.delimiter, self._skipped = self._source.number, dialect.delimiter, dialect.skipped
-        self._rows = CsvRows(self._source, self.delimiter)
+        self.blank_before, self._skipped = self._source.number, dialect.skipped
+        # Blanks would not show an empty cell of a result.
+        self.delimiter = "," if dialect.delimiter == BLANKS else dialect.delimiter
+        self._rows = CsvRows(self._source, dialect.delimiter)
         next(self._rows)  # the names
         self.header = list(dialect.names)
         self._rows.width, self._rows.ends_empty = len(self.header), dialect.ends_empty

@@ -102,7 +102,7 @@ def test_no_line_is_dropped_and_those_that_cannot_be_scored_say_why(model_path: 
     ("data", "flags", "complaint"),
     [
         (b"aa\x01bb\n" + b"11\x0122\n" * 60, {}, r"if '.x01' separates the cells of a file, give --delimiter"),
-        (b"a   b\n" + b"1   2\n" * 60, {}, "if ' ' separates the cells of a file, give --delimiter ' '"),
+        (b"a b\n" + b"x 1\n" * 60, {}, "if ' ' separates the cells of a file, give --delimiter ' '"),
         (b"{bad\n", {"format": "jsonl"}, "no line of the input is a record; each line must be one JSON object"),
         (b"{bad\n" * 5000, {"format": "jsonl"}, "only 0 of the first"),  # before memory fills up
         (b"a,b\n", {}, "no line of the input is a record; it must be CSV with rows under a line of column names"),

@@ -225,6 +225,40 @@ def test_a_unit_that_comes_late_is_converted_and_a_thousand_is_never_one(usual: 
     assert (found["x"][0], found["x"][-1]) == (2.5, value)
 
 
+numbers_of_a_column = st.lists(st.integers(-(10**7), 10**7), min_size=30, max_size=30)
+
+
+@given(
+    st.lists(numbers_of_a_column, min_size=2, max_size=5), st.sampled_from(["aligned", "savetxt", "units", "quoted"])
+)
+def test_columns_between_blanks_are_read_as_other_programs_write_them(thousandths: list[list[int]], how: str) -> None:
+    values = [[number / 1000 for number in column] for column in thousandths]
+    names = [f"c{i}" for i in range(len(values))]
+    frame = pd.DataFrame(dict(zip(names, values, strict=True)))
+    if how == "savetxt":
+        out = io.StringIO()
+        np.savetxt(out, frame.to_numpy(), fmt="%.3f", header=" ".join(names))
+        text = out.getvalue()
+    elif how == "quoted":
+        text = frame.to_csv(sep=" ", index=False, quoting=csv.QUOTE_ALL)
+    else:
+        head, _, rows = (frame.to_string(index=False) + "\n").partition("\n")
+        units = f"#{'   '.join(['m/s'] * len(names))}\n"
+        text = f"#{head.lstrip()}\n{units}{rows}" if how == "units" else f"{head}\n{rows}"
+    found, _ = read(text.encode())
+    assert [name.lstrip("#") for name in found] == names
+    for column, expected in zip(found.values(), values, strict=True):
+        assert column == pytest.approx(expected, abs=1e-3)
+
+
+def test_one_blank_may_separate_cells_of_which_some_are_empty() -> None:
+    rows = "".join(f"{i} {'' if i % 5 == 0 else i * 2} {i * 3}\n" for i in range(50))
+    found, _ = read(f"a b c\n{rows}".encode(), delimiter=" ")
+    assert found["b"] == [None if i % 5 == 0 else i * 2 for i in range(50)]
+    sentences = "".join(f"{i % 7} kg\n" for i in range(50))
+    assert list(read(f"my load\n{sentences}".encode())[0]) == ["my load"], "one column, whose values have a unit"
+
+
 def test_a_quote_may_follow_a_delimiter_and_blanks() -> None:
     for sep in (", ", "|  "):
         rows = "".join(sep.join(f'"{cell}"' for cell in (f"{i}.5", f"a{sep}b\nc", i)) + "\n" for i in range(40))
