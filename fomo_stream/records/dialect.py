@@ -131,8 +131,8 @@ class _Layout:
 
     @property
     def is_table(self) -> bool:
-        """Return whether most columns are of numbers and times, and all have names."""
-        return self.has_names and 2 * len(self._typed) > self.width > 1
+        """Return whether most columns are of numbers and times, and all have names, or no line has names."""
+        return (self.header is None or self.has_names) and 2 * len(self._typed) > self.width > 1
 
     @property
     def has_names(self) -> bool:

@@ -257,6 +257,10 @@ def test_one_blank_may_separate_cells_of_which_some_are_empty() -> None:
     assert found["b"] == [None if i % 5 == 0 else i * 2 for i in range(50)]
     sentences = "".join(f"{i % 7} kg\n" for i in range(50))
     assert list(read(f"my load\n{sentences}".encode())[0]) == ["my load"], "one column, whose values have a unit"
+    grouped = "".join(f"{i % 7 + 1} {100 + i}\n" for i in range(50))
+    assert read(f"load\n{grouped}".encode())[0]["load"][:2] == [1100.0, 2101.0]
+    with pytest.raises(SchemaError, match="starts with numbers, not with a header"):
+        read(grouped.encode())
 
 
 def test_a_quote_may_follow_a_delimiter_and_blanks() -> None:
