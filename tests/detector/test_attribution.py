@@ -181,7 +181,7 @@ def test_records_of_the_warm_up_are_explained_by_the_half_that_does_not_have_the
 
 MANY_KEYS = replace(CONFIG, keys=100)  # what is asked before does not know which keys a step forgets
 ALL = replace(MANY_KEYS, explain="all")
-N = 90
+N = 64
 
 
 def new(config: DetectorConfig = ALL) -> Detector:
@@ -222,8 +222,8 @@ def test_reasons_depend_neither_on_calls_nor_on_recoveries_nor_on_learning(cuts:
 
 def test_to_explain_changes_nothing_and_no_setting_of_it_changes_results() -> None:
     plain, one = new(MANY_KEYS), new()
-    for start in range(0, 80, 40):
-        part = slice(start, start + 40)
+    for start in range(0, 48, 24):
+        part = slice(start, start + 24)
         before = state_of(one)
         asked = one.explain(ROWS[part], KEYS[part])
         assert state_of(one) == before

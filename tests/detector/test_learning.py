@@ -43,7 +43,7 @@ def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
 def test_generations_come_one_by_one_and_recent_has_the_last_records_whatever_they_are() -> None:
     one, size, every = new(replace(FREE, lag=8, own_contexts=0)), FREE.context_size, FREE.recent_every
     begun: list[int] = []
-    for first in range(500):
+    for first in range(430):
         before = one.generation
         process(one, first, first + 1)
         assert one.generation <= before + 1

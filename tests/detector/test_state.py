@@ -422,9 +422,9 @@ def test_any_views_come_back_also_where_outliers_are_known(views: tuple[str, ...
     one.feedback(np.arange(40, 90), np.ones(50, dtype=bool))
     process(one, 100, 170)  # contexts that know these outliers are there or next
     history = list(one.changes().items())
-    for first in range(170, 400, 23):
+    for first in range(170, 400, 46):
         other = recovered(compacted(history), config=one.config)
-        assert_same_results(process(one, first, first + 23), process(other, first, first + 23))
+        assert_same_results(process(one, first, first + 46), process(other, first, first + 46))
         history += one.changes().items()
 
 
@@ -435,6 +435,6 @@ def test_recent_records_are_kept_as_long_as_a_context_is_made_of_them(lag: int, 
     history: list[tuple[str, bytes | None]] = []
     while one.records < 1800:
         first = one.records
-        process(one, first, first + 300)
+        process(one, first, first + 600)
         history += one.changes().items()
         assert state_of(recovered(compacted(history), config=config)) == state_of(one)
