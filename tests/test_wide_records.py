@@ -27,8 +27,8 @@ from fomo_stream.records.schema import Schema, random_columns
 from fomo_stream.settings.commands import ScoreSettings
 from fomo_stream.settings.service_settings import ServiceSettings
 
-TAKEN, WIDE = 5, 250
-N = 60
+TAKEN, WIDE = 5, 100
+N = 50
 
 
 @pytest.fixture(scope="module")

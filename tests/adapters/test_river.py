@@ -20,7 +20,7 @@ from river import checks
 
 from fomo_stream import Detector, DetectorConfig, FoMoDetector, ZeroShotDetector, load_model
 from fomo_stream.detector.results import Results
-from fomo_stream.errors import ConfigError, FomoWarning, SchemaError, StateError
+from fomo_stream.errors import ConfigError, FomoWarning, SchemaError
 from fomo_stream.model import scoring
 from fomo_stream.model.architecture import Model
 from fomo_stream.records.derivations import parse_derivations, split_derivations
@@ -133,38 +133,8 @@ def test_a_new_category_is_outlying_and_a_missing_one_is_not() -> None:
     assert detector.score_one(usual | {"zone": 2.0}) == detector.score_one(usual | {"zone": "2"})
 
 
-def test_frames_arrays_and_dicts_agree_on_categories() -> None:
-    batch = parcels(150)
-    batch[3]["carrier"] = None
-    frame = pd.DataFrame(batch).astype({"zone": "category", "carrier": "string"})
-    named = FoMoDetector(context_size=100, min_context=50, categorical=("zone", "carrier"))
-    framed, numbered = named.clone(), FoMoDetector(context_size=100, min_context=50, categorical=(1, 2))
-    named.learn_many(batch)
-    framed.learn_many(frame)
-    numbered.learn_many(frame.to_numpy())
-    probe = parcels(20, 1)
-    np.testing.assert_array_equal(framed.score_many(probe), named.score_many(probe))
-    np.testing.assert_array_equal(numbered.score_many(pd.DataFrame(probe).to_numpy()), named.score_many(probe))
-
-
 def lagged(**changes: Any) -> FoMoDetector:
     return FoMoDetector(**{"context_size": 100, "min_context": 50, "lags": 2, **changes})
-
-
-def test_what_is_learned_is_the_past_of_what_comes_and_scoring_changes_nothing() -> None:
-    scoring, silent, other = lagged(views="past"), lagged(views="past"), lagged(views="past")
-    for record in records(100):
-        scoring.score_one(record)
-        scoring.score_one({"a": 99.0})
-        for detector in (scoring, silent, other):
-            detector.learn_one(record)
-    probe = records(20, 1)
-    expected = silent.score_many(probe)
-    for _ in range(2):
-        np.testing.assert_array_equal(scoring.score_many(probe), expected)
-    other.learn_one({"a": 30.0, "b": 30.0, "c": 30.0})
-    changed = other.score_many(probe) != expected
-    assert changed[:2].all()  # the two that have it in their past
 
 
 @pytest.mark.parametrize("detector", [FoMoDetector, ZeroShotDetector])
@@ -209,7 +179,7 @@ def test_a_new_feature_is_as_if_all_records_before_had_lacked_it() -> None:
 def test_after_a_long_stream_a_new_feature_changes_little_at_first() -> None:
     """More records than are learned again: usual ones are as usual as before, and odd ones as odd."""
     detector = FoMoDetector()
-    detector.learn_many(records(7000))
+    detector.learn_many(records(5500))
     usual = records(300, 5)
     odd = [record | {"a": 30.0} for record in usual]
     before = detector.score_many(usual), detector.score_many(odd)
@@ -225,15 +195,6 @@ def test_after_a_long_stream_a_new_feature_changes_little_at_first() -> None:
 def test_what_is_gone_is_said() -> None:
     with pytest.raises(ConfigError, match="missing_is is gone"):
         cast(Any, FoMoDetector)(missing_is="odd")
-
-
-def test_a_state_of_another_version_is_refused_however_often_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    pickled = pickle.dumps(taught())
-    monkeypatch.setattr("fomo_stream.detector.config.FORMAT", 99)
-    copy = pickle.loads(pickled)
-    for _ in range(2):
-        with pytest.raises(StateError, match="another version"):
-            copy.score_one({"a": 1.0})
 
 
 @pytest.mark.filterwarnings("ignore:FoMoDetector. no categories")
@@ -486,19 +447,6 @@ def test_a_record_that_is_odd_for_its_key_alone_is_found_and_explained() -> None
     without = FoMoDetector()
     without.learn_many([{name: record[name] for name in ("flow", "noise")} for record in records])
     assert without.score_one({"flow": 110.0, "noise": 0.0}) < 0.99
-
-
-def test_keys_are_read_from_dicts_and_frames_alike_and_survive_a_pickle() -> None:
-    records = readings(900)
-    dicts, frames = FoMoDetector(key="device", min_context=100), FoMoDetector(key="device", min_context=100)
-    dicts.learn_many(records[:600])
-    frames.learn_many(pd.DataFrame(records[:600]))
-    scores = dicts.score_many(records[600:])
-    np.testing.assert_array_equal(scores, frames.score_many(pd.DataFrame(records[600:])))
-    np.testing.assert_array_equal(scores, pickle.loads(pickle.dumps(dicts)).score_many(records[600:]))
-    plain = FoMoDetector(min_context=100)
-    plain.learn_many([{name: record[name] for name in ("flow", "noise")} for record in records[:600]])
-    assert (scores != plain.score_many(records[600:])).any()
 
 
 def test_a_record_without_a_key_is_of_the_series_of_all_such_records() -> None:

@@ -97,16 +97,6 @@ def reasons_of(rows: np.ndarray, row: Sequence[float]) -> tuple[Reason, ...]:
     return attribute([lens_of(rows)], [np.array(row, dtype=np.float64)], 3)
 
 
-def test_what_is_usual_is_said_in_the_units_of_the_feature() -> None:
-    rows = np.random.default_rng(0).normal(size=(500, 3)) * [1, 100, 0.01] + [0, 50, 3]
-    (found,) = reasons_of(rows, [0.3, 900, 3])  # the others hardly count
-    assert (found.feature, found.cause, found.value, found.partner) == (1, Cause.VALUE, 900, -1)
-    np.testing.assert_allclose(
-        [found.low, found.median, found.high], np.quantile(rows[:, 1], [0.01, 0.5, 0.99]), rtol=0.2
-    )
-    assert found.share > 0.8
-
-
 def test_a_value_that_breaks_a_dependency_is_named_and_two_that_do_not_fit_are_a_pair() -> None:
     rng = np.random.default_rng(1)
     cause = rng.normal(size=(600, 1))

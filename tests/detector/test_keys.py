@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import cast
 
 import numpy as np
 import pytest
@@ -211,24 +210,6 @@ def test_what_is_odd_for_all_is_odd_for_every_key() -> None:
     at = np.arange(750, 1500, 150)
     rows[at, 1] = [12.0, 18.0, 27.0, 40.0, 60.0]
     assert scored(rows, keys)[1].outlier[at].mean() >= 0.9
-
-
-def test_keys_that_never_recur_change_nothing() -> None:
-    rows, _ = payments(1500, seed=2)
-    unique = [f"record {i}" for i in range(len(rows))]
-    one, found = scored(rows, unique)
-    assert np.isnan(found.by_key).all()
-    assert (found.series[50:] == UNKEYED).all()
-    assert one.summary.keys == len(rows)
-
-
-def test_keys_that_come_late_are_learned_then() -> None:
-    rows, keys = payments(2500, seed=3)
-    given = [None] * 1000 + cast(list[str | None], keys[1000:])
-    one = Detector(shared_model(), 2, CONFIG)
-    found = one.process(rows, given)
-    assert np.isnan(found.by_key[:1000]).all()
-    assert np.isfinite(found.by_key[-500:]).mean() > 0.9
 
 
 def test_a_copy_before_the_first_record_knows_its_own_keys() -> None:

@@ -58,17 +58,6 @@ def test_generations_come_one_by_one_and_recent_has_the_last_records_whatever_th
     assert all(generation.number > 1 for generation in one.inspect().generations.values())
 
 
-def test_history_is_a_sample_of_all_records_and_the_trimmed_view_lacks_a_fifth() -> None:
-    one = Detector(shared_model(), 3, DetectorConfig(context_size=200))
-    one.process(np.random.default_rng(0).normal(size=(4000, 3)))
-    held = one.inspect().reservoir
-    assert len(held) == 200
-    assert np.abs(np.histogram(held, bins=4, range=(0, 4000))[0] - 50).max() < 4 * np.sqrt(200 * 0.25 * 0.75)
-    assert len(one.inspect().generations["all"].numbers) == 200
-    assert len(one.inspect().generations["trimmed"].numbers) == 160
-    assert len(one.inspect().generations["recent"].numbers) == 200
-
-
 def test_after_a_lasting_shift_few_records_alert() -> None:
     rng = np.random.default_rng(1)
     one = Detector(shared_model(), 3, DetectorConfig(context_size=200))

@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 from plain_judge import PlainJudge, Record, share_above
 from streams import CONFIG, KEYS, MODEL, ROWS, detector, stream
 
-from fomo_stream.detector.alerts import Memory, greedy_keys
+from fomo_stream.detector.alerts import greedy_keys
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.keys import Keys
 from fomo_stream.detector.rarity import HALF_LIFE as LONG
 from fomo_stream.detector.rarity import Rarity, own_p_values, p_values
-from fomo_stream.detector.results import Results, Scores, Status
-from fomo_stream.detector.series import MEMORY
+from fomo_stream.detector.results import Results, Status
 from fomo_stream.model.checkpoint import shared_model
 
 # --- calibration
@@ -241,16 +239,6 @@ def established(more: int) -> Detector:
     one = detector()
     one.process(stream(200 + more))
     return one
-
-
-def test_a_run_of_outliers_ranks_above_a_lone_one() -> None:
-    logits, none = np.zeros(40), np.zeros(40, np.int64)
-    logits[10], logits[20:26] = 4.0, 4.0
-    scores = Scores.of(logits[:, None], none + 1, np.ones(40))
-    found = Memory(1 / 3, Keys(1, MEMORY)).remember(scores, none, none > 0)
-    assert found[21] > found[10]
-    assert (np.diff(found[20:26]) > 0).all()
-    assert found[35] < 0.2  # and it fades
 
 
 # --- one key among many

@@ -29,7 +29,7 @@ from fomo_stream.replaying.report_files import check_outputs, write_whole
 from fomo_stream.replaying.tables import InMemory
 from fomo_stream.settings.replay import ReplaySettings
 
-RECORDS = 2100
+RECORDS = 1300
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,10 @@ def some_methods(calls: list[tuple[str, int]] | None = None, fail_at: int | None
 @pytest.fixture
 def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions that PyOD would compile for seconds, as plain Python."""
-    for module, name in (("utils.stat_models", "_pairwise_distances_no_broadcast_helper"),
-                         ("models.hbos", "_calculate_outlier_scores")):
+    for module, name in (
+        ("utils.stat_models", "_pairwise_distances_no_broadcast_helper"),
+        ("models.hbos", "_calculate_outlier_scores"),
+    ):
         compiled = getattr(import_module(f"pyod.{module}"), name)
         monkeypatch.setattr(f"pyod.{module}.{name}", compiled.py_func)
 

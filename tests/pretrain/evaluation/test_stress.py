@@ -72,14 +72,6 @@ def test_binary_rows_have_one_feature_of_zeros_and_ones(name: str) -> None:
     assert seen == {0.0, 1.0}
 
 
-def test_a_dataset_is_a_function_of_its_row_and_number() -> None:
-    first, again = (stress_task(ROWS["binary"], 3, context=20, queries=40) for _ in range(2))
-    assert (first.context == again.context).all()
-    assert (first.queries == again.queries).all()
-    others = [stress_task(ROWS["binary"], 4, 20, 40), stress_task(ROWS["in-distribution"], 3, 20, 40)]
-    assert all(other.context.shape != first.context.shape or (other.context != first.context).any() for other in others)
-
-
 def test_command_fills_the_table_at_several_sizes_and_goes_on_with_more_datasets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
