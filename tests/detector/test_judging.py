@@ -92,7 +92,7 @@ def stream(n: int, seed: int, prior: float) -> tuple[Batch, Scores]:
     ],
 )
 def test_compiled_judging_agrees_with_plain_python(rate: float, prior: float, memory: float, views: str) -> None:
-    n, seed = 700, round(prior + 100 * rate)
+    n, seed = 600, round(prior + 100 * rate)
     rng, config = np.random.default_rng(seed), replace(CONFIG, alert_rate=rate, memory=memory, views=(views,))
     batch, scores = stream(n, seed, prior)
     columns = scores.logit, scores.by_view, scores.by_key, batch.slots, batch.begins, batch.far, batch.is_common[:, 0]

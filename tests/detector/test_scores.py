@@ -257,16 +257,13 @@ def fleet(n: int, seed: int) -> tuple[np.ndarray, list[str], np.ndarray]:
 
 
 def test_a_key_that_is_always_wild_hides_few_faults_of_others() -> None:
-    n, n_found = 4500, 0
-    for seed in (4, 5):  # 0 to 3 of 8 would be found in each
-        rows, keys, faults = fleet(n, seed)
-        one, restored, later = detector(DetectorConfig()), detector(DetectorConfig()), slice(n // 2, n)
-        one.process(rows[: n // 2], keys[: n // 2])
-        entries = one.changes()
-        outlier = one.process(rows[later], keys[later]).outlier
-        n_found += int(outlier[faults - n // 2].sum())
-    assert n_found >= 11
-    restored.recover({name: value for name, value in entries.items() if value is not None})
+    n = 4500
+    rows, keys, faults = fleet(n, 4)
+    one, restored, later = detector(DetectorConfig()), detector(DetectorConfig()), slice(n // 2, n)
+    one.process(rows[: n // 2], keys[: n // 2])
+    restored.recover({name: value for name, value in one.changes().items() if value is not None})
+    outlier = one.process(rows[later], keys[later]).outlier
+    assert outlier[faults - n // 2].sum() >= 6  # 0 to 3 of 8 would be found
     np.testing.assert_array_equal(restored.process(rows[later], keys[later]).outlier, outlier)
 
 

@@ -112,7 +112,7 @@ def run(rows: Float, keys: Sequence[str] | None = None, **settings: Any) -> Resu
 @pytest.mark.parametrize("with_keys", [False, True])
 def test_a_value_of_noon_is_odd_at_night(with_keys: bool) -> None:
     rng = np.random.default_rng(5)
-    n = 23 * DAY
+    n = 21 * DAY
     hour = np.arange(n) / 4 % 24
     rows = rng.normal(0, 0.25, (n, 2))  # the other feature does not tell the time
     rows[:, 0] += 1.5 * np.sin((hour - 3.0) / 24 * 2 * np.pi)

@@ -68,7 +68,7 @@ def test_cached_scoring_equals_a_full_forward_pass(name: str, n: int, d: int, q:
 
 @given(
     name=st.sampled_from(sorted(SMALL)),
-    n=st.integers(2, 300),
+    n=st.integers(2, 120),
     d=st.integers(1, 8),
     tile=st.sampled_from([TILE, GPU_TILE]),
     data=st.data(),

@@ -278,7 +278,13 @@ def test_an_earlier_name_of_a_setting_works_with_a_note(
 WRITTEN = {
     **dict.fromkeys(("features", "categorical", "counters", "mute_key"), "a,b.c"),
     **dict.fromkeys(("only_rises", "only_falls"), "a,b.c"),
-    **{"exclude": "z", "ignore": "a=2.5,b=5%", "valid": "a=0:100", "time_features": "hour", "timezone": "Europe/Berlin"},
+    **{
+        "exclude": "z",
+        "ignore": "a=2.5,b=5%",
+        "valid": "a=0:100",
+        "time_features": "hour",
+        "timezone": "Europe/Berlin",
+    },
     **{"views": "fast", "silence": "5x", "silence_min": "90s", "silence_of": "key,topic", "alert_rate": "0.02"},
     **{"missing_values": "a=-1,*=65535", "derive": "count(10m), sum(a, 24h)", "warm": "12h", "max_latency_ms": "30"},
     **{"schema_wait": "7.5", "seed_context": __file__, "reference": __file__},
