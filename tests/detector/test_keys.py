@@ -251,19 +251,6 @@ def test_what_is_usual_for_a_big_key_is_not_odd_among_all_and_a_shift_of_all_key
     assert one.shifts == 1
 
 
-def test_a_flag_that_goes_back_to_what_nearly_all_have_is_not_odd() -> None:
-    rng = np.random.default_rng(1)
-    user, flag = rng.integers(0, 100, 3000), np.zeros(3000)
-    flag[[np.flatnonzero(user == k)[14] for k in range(0, 100, 10)]] = 1.0
-    config = replace(CONFIG, explain="alerts")
-    found = Detector(shared_model(), 2, config).process(
-        np.column_stack([rng.lognormal(3, 0.4, 3000), flag]), [f"u{k}" for k in user]
-    )
-    assert found.outlier[flag == 1].sum() >= 6
-    odd_flags = [i for i, reasons in enumerate(found.reasons) if reasons and reasons[0].feature == 1]
-    assert (flag[odd_flags] == 1).all()
-
-
 def test_a_value_that_is_odd_for_its_key_is_not_hidden_by_a_flag_that_is_rarely_one() -> None:
     rows, keys = payments(6000)
     rng = np.random.default_rng(2)

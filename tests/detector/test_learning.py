@@ -14,7 +14,6 @@ from streams import new, process
 from fomo_stream.detector.alerts import Shifts
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.results import Cause
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
 
@@ -156,13 +155,3 @@ def test_a_gap_makes_no_record_odd(smooth: bool, views: str) -> None:
     logit = Detector(shared_model(), 6, DetectorConfig(views=(views,))).process(rows).logit
     known = ~np.isnan(logit)
     assert (logit[known & is_gap] > np.quantile(logit[known & ~is_gap], 0.99)).mean() < 0.03
-
-
-def test_a_gap_is_no_reason() -> None:
-    rows = correlated(1500, 3)[0]
-    rows[:, 5] = np.where(np.isnan(rows[:, 5]), 0.0, rows[:, 5])
-    record = np.array([[0.0, 0.0, 0.0, 0.0, 0.0, np.nan]])
-    one = Detector(shared_model(), 6)
-    logit = one.process(rows).logit[500:]
-    assert (logit < one.score_rows(record).logit).mean() < 0.9
-    assert {reason.cause for reason in one.explain(record)[0] if reason.feature == 5} <= {Cause.LEVEL, Cause.SPREAD}

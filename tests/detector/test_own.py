@@ -10,12 +10,9 @@ import numpy as np
 from streams import CONFIG, FEATURES, KEYS, ROWS, assert_same_results, new, process
 
 from fomo_stream.detector.changelog import Entries
-from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.key_scopes import DECISION_RECORDS, HALF_LIFE, MIN_ACTIVITY, MIN_ACTIVITY_RATIO, SERIES_OFFSET
 from fomo_stream.detector.keys import Key, digest_of
-from fomo_stream.detector.results import Results, Status
-from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.detector.results import Results
 
 
 def expected_owners(keys: list[Key], limit: int) -> list[set[Key]]:
@@ -144,19 +141,3 @@ def test_lasting_shifts_of_all_detectors_are_announced_however_they_are_split() 
     assert_same_results(whole, Results.concatenate(parts))
     assert at_once.shifts == one.shifts > 1
     assert (whole.series >= SERIES_OFFSET).any()
-
-
-def test_reasons_are_in_the_terms_of_the_key() -> None:
-    rng = np.random.default_rng(0)
-    rows, keys = rng.normal(size=(1000, 3)), [str(i % 2) for i in range(1000)]
-    rows[:, 0] += 100.0 * (np.arange(1000) % 2)
-    one = Detector(shared_model(), 3, DetectorConfig(explain="alerts"))
-    one.process(rows, keys)
-    (scored,) = [one.process(np.array([[100.0, 0.0, 0.0]]), ["0"])]  # usual for the other
-    assert scored.outlier[0]
-    assert scored.reasons[0] is not None
-    reason = scored.reasons[0][0]
-    assert (reason.feature, reason.scope) == (0, "key")
-    assert abs(reason.median) < 1 < reason.high < 5
-    assert one.explain(np.array([[100.0, 0.0, 0.0]]), ["0"])[0][0].scope == "key"
-    assert one.process(np.array([[100.0, 0.0, 0.0]]), ["1"]).status[0] is Status.OK

@@ -133,21 +133,6 @@ def test_a_generation_of_the_history_is_written_once_if_it_lasts_and_one_of_rece
             assert longer > 0
 
 
-def test_a_copy_has_everything_to_write() -> None:
-    one = new()
-    process(one, 0, 400)
-    one.changes()
-    twin = one.copy()
-    again = Detector(MODEL, twin.n_features, CONFIG)
-    again.recover(cast(dict[str, bytes], twin.changes()))
-    assert one.changes() == {}  # the log of the original knows nothing of the copy
-    rows = np.random.default_rng(0).normal(size=(500, twin.n_features))
-    for each in (again, twin):
-        each.feedback(np.arange(350, 380), np.arange(30) % 2 == 0)
-    assert_same_results(again.process(rows), twin.process(rows))
-    assert state_of(again) == state_of(twin)
-
-
 def test_generations_that_are_known_are_not_encoded_again() -> None:
     one = new()
     process(one, 0, 400)
@@ -415,7 +400,7 @@ def test_first_contexts_are_encoded_again_also_of_a_seed_context_longer_than_the
     assert state_of(other) == state_of(one)
 
 
-@pytest.mark.parametrize("views", [("recent",), ("movement", "recent")])
+@pytest.mark.parametrize("views", [("trimmed", "recent"), ("recent",), ("movement", "recent")])
 def test_any_views_come_back_also_where_outliers_are_known(views: tuple[str, ...]) -> None:
     one = new(replace(CONFIG, views=views))
     process(one, 0, 100)

@@ -138,6 +138,15 @@ def test_the_header_is_found_between_remarks_and_units_and_shown(above: str, bel
     )
 
 
+def test_a_first_line_that_numbers_the_columns_is_the_header() -> None:
+    """As pandas writes a frame without names."""
+    for head in ("0,1,2", ",0,1"):
+        rows = "".join(f"{i},{50 + i % 7}.5,{-i}.25\n" for i in range(40))
+        found, _ = read(f"{head}\n{rows}".encode())
+        assert list(found) == ([*"012"] if head[0] == "0" else ["column_1", *"01"])
+        assert [len(column) for column in found.values()] == [40] * 3
+
+
 @pytest.mark.parametrize(
     ("flags", "names"),
     [

@@ -20,7 +20,7 @@ from fomo_stream.cli.parser import parse
 from fomo_stream.replaying.advice import RANGE_SHARES, PartitionAlerts, Suggestions, advise, alerts_in, proposals
 from fomo_stream.settings.replay import ReplaySettings
 
-N = 1300
+N = 2000
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
@@ -168,7 +168,7 @@ def test_every_command_that_is_printed_runs_and_keeps_the_flags(
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  fomo-stream ")]
     assert [re.findall("--exclude temp,[a-z]+|--alert-rate [0-9.]+", line) for line in lines] == [
         ["--exclude temp,flow"],
-        ["--alert-rate 0.005"],
+        ["--alert-rate 0.002"],
     ]
     assert all(f"# {line}" in (folder / "found file.yaml").read_text() for line in lines)
     before = parse(ReplaySettings, [*inputs(folder), *given]).model_dump()

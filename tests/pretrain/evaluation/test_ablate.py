@@ -182,3 +182,10 @@ def test_ctrl_c_ends_the_study_which_is_then_resumed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["lr=0.1"]
     assert [result.steps for result in ablate(study, "lr", Observer())] == [3, 3]
     assert [line["step"] for line in read_log(tmp_path / "lr=0.1" / "seed-0" / "log.jsonl")] == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_minutes_may_end_a_run_before_its_first_log_line(tmp_path: Path) -> None:
+    flags = ["ablate", *SMALL, "--vary", "layers=1,2", "--minutes", "0.005", "--set", "log_every=100000"]
+    assert main([*flags, "--out", str(tmp_path)]) == 0
+    assert all(float(line["steps"]) >= 1 for line in read(tmp_path / "results.csv"))
