@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import cast
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from streams import MODEL, detector, recovered, state_of, stream
@@ -14,9 +15,23 @@ from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.keys import Key
 from fomo_stream.detector.results import Results, Status
+from fomo_stream.errors import SchemaError
 from fomo_stream.model.checkpoint import shared_model
 
 # --- feedback
+
+
+def test_the_first_context_knows_the_verdicts_before_it() -> None:
+    one = detector()
+    one.process(stream(7))
+    one.feedback(np.arange(4), np.ones(4, dtype=bool))
+    before = state_of(one)
+    with pytest.raises(SchemaError, match="3 rows are too few"):
+        one.flush_warm_up()
+    assert state_of(one) == before
+    one.feedback(np.arange(1), np.zeros(1, dtype=bool))
+    one.flush_warm_up()
+    assert len(one.cross_scored()) == one.context_rows == 4
 
 
 def test_a_label_takes_the_record_out_of_every_view_and_leaves_its_neighbours() -> None:

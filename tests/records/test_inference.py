@@ -203,6 +203,13 @@ def test_fields_named_as_categorical_are_features_whatever_they_look_like() -> N
     assert (schema.features, left_out["x"]) == (("site",), "key of the series")
 
 
+def test_categorical_fields_count_against_the_limit_of_inferred_features() -> None:
+    wide = [{f"f{i}": i % 3 for i in range(1000)} | {"site": "north"}] * 3
+    assert len(infer_schema(wide)[0].features) == 1000
+    with pytest.raises(TooManyFeaturesError):
+        infer_schema(wide, categorical=("site",))
+
+
 def test_a_record_with_absurdly_many_names_takes_no_features_from_the_others() -> None:
     rng = random.Random(0)
     good = [{"flow": rng.gauss(0, 1), "motor": {"rpm": rng.gauss(0, 1)}} for _ in range(19)]

@@ -209,6 +209,13 @@ def test_training_on_cuda_is_bf16_and_resumes(tmp_path: Path) -> None:
     assert all(line["loss"] == line["loss"] for line in log)
 
 
+def test_evidence_is_repeated_after_the_period() -> None:
+    loader = Loader(DATA, 0, make(MODELS["fusion"]), CPU, period=2)
+    first, second, third = (loader.inputs(step, 0.0) for step in range(3))
+    assert third is first
+    assert not torch.equal(second.labels, first.labels)
+
+
 def test_bf16_is_near_fp32_and_leaves_the_fusion_alone() -> None:
     for name, shape in SHAPES.items():
         model = make(shape).eval()
