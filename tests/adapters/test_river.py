@@ -58,15 +58,22 @@ def test_river_contract(model: FoMoDetector, check: Callable[[Any], None]) -> No
     check(model.clone())
 
 
+@pytest.fixture
+def _short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 records in place of 5,000."""
+    monkeypatch.setattr(DetectorConfig, "history_rows", 1000)
+
+
+@pytest.mark.usefixtures("_short_memory")
 def test_memory_stays_the_same_however_long_the_stream() -> None:
     """River's own check would pass a detector that keeps every record: it lets the second half add thrice the first."""
     detector = FoMoDetector(context_size=20, min_context=10, adapt_after=100, views="fast")
     sizes = []
-    for seed in range(6):  # it remembers 5,000 records
-        detector.learn_many(records(3000, seed))
+    for seed in range(6):
+        detector.learn_many(records(600, seed))
         sizes.append(detector._raw_memory_usage)
     # the size goes up and down with generations that are being built
-    assert min(sizes[4:]) - max(sizes[2:4]) < 10_000  # of 3,000 records more
+    assert min(sizes[4:]) - max(sizes[2:4]) < 10_000  # of 600 records more
 
 
 def records(n: int, seed: int = 0) -> list[Record]:
@@ -160,10 +167,11 @@ def test_a_new_feature_is_as_if_all_records_before_had_lacked_it() -> None:
     assert one.explain_one(later[0] | {"new": 9.0}) == other.explain_one(later[0] | {"new": 9.0})
 
 
+@pytest.mark.usefixtures("_short_memory")
 def test_after_a_long_stream_a_new_feature_changes_little_at_first() -> None:
     """More records than are learned again: usual ones are as usual as before, and odd ones as odd."""
-    detector = FoMoDetector()
-    detector.learn_many(records(5500))
+    detector = FoMoDetector(context_size=300)
+    detector.learn_many(records(2000))
     usual = records(300, 5)
     odd = [record | {"a": 30.0} for record in usual]
     before = detector.score_many(usual), detector.score_many(odd)

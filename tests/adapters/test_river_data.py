@@ -82,7 +82,7 @@ PARAMETERS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=200)  # a millisecond each
+@settings(max_examples=100)  # a millisecond each
 @given(st.sampled_from(PARAMETERS), st.booleans(), STEPS)
 def test_one_dict_is_read_as_several_are(parameters: dict[str, Any], is_known: bool, steps: list[Any]) -> None:
     """Several, and what is a dict by its methods alone, are always read in the general way; warnings are the same."""

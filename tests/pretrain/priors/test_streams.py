@@ -56,7 +56,7 @@ def faulty(kind: str, monkeypatch: pytest.MonkeyPatch, n: int = 12) -> list[Stre
 @pytest.mark.parametrize("kind", ["shift", "slow", "noise", "spikes", "cluster"])
 def test_faults_with_a_size_are_far_away(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     farther = []
-    for rows, outlier in faulty(kind, monkeypatch, 8):
+    for rows, outlier in faulty(kind, monkeypatch, 6):
         z = np.abs(rows - np.median(rows[~outlier], axis=0)) / (rows[~outlier].std(axis=0) + 1e-12)
         farther.append(z[outlier].max() > 20)
     assert np.mean(farther) > 0.7
