@@ -196,7 +196,7 @@ def test_values_of_keys_alone_are_compared_alike_by_both_backends_and_in_parts()
     config = replace(CONFIG, views=("events",), own_contexts=2)
     whole, torch = (Detector(shared_model(*backend), 2, config) for backend in ((), ("streams", "cpu", "torch")))
     found = whole.process(rows, keys)
-    differences = np.abs(torch.process(rows, keys).logit - found.logit)[200:]
+    differences = np.abs(torch.process(rows[:600], keys[:600]).logit - found.logit[:600])[200:]
     assert differences.max() < 1e-3
     assert np.quantile(differences, 0.99) < 1e-6
     assert np.isfinite(found.by_key[-300:]).mean() > 0.8
