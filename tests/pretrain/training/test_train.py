@@ -248,5 +248,5 @@ def test_single_bad_steps_are_skipped_and_counted(tmp_path: Path, monkeypatch: p
 def test_a_loss_that_is_not_finite_ends_the_run_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, every=1)
     monkeypatch.setattr("pretrain.training.train.MAX_BAD_STEPS", 10)
-    with pytest.raises(FomoError, match="finite for 10 steps .* lower --lr"):
+    with pytest.raises(FomoError, match=r"finite for 10 steps .* lower --lr"):
         train(replace(TINY, steps=20), tmp_path, "cpu")
