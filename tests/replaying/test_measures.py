@@ -154,7 +154,7 @@ def test_alerts_are_listed_as_the_service_writes_them_and_counted_by_their_first
     assert "The features that are most often the first reason of an alert: f1 (3), f2 (3), f0 (1)." in summary(report)
 
 
-def test_what_labels_of_one_class_cannot_tell_is_said() -> None:
+def test_what_labels_of_one_class_or_of_few_windows_cannot_tell_is_said() -> None:
     for label, said in (
         (-1, "No scored record has a label, so the quality of the scores is not known."),
         (0, "No record is labelled an outlier, so the quality of the scores is not known."),
@@ -165,6 +165,8 @@ def test_what_labels_of_one_class_cannot_tell_is_said() -> None:
         assert (metrics["auroc"], metrics["alert_precision"]) == (None, None)
         report["source"]["name"] = "sensors"
         assert said in summary(report)
+    notes = measured([block(np.arange(2000.0) % 7, [1] * 4 + [0] * 1996)])["notes"]
+    assert "Outliers are in fewer than 8 windows of time, too few for intervals." in notes
 
 
 def test_without_labels_nothing_is_said_about_outliers() -> None:
