@@ -14,6 +14,10 @@ class Operations(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
         self.number = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch would load its compiler, which takes seconds
+
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.number += not operation.is_view and "empty" not in str(operation)
         return operation(*args, **(kwargs or {}))

@@ -27,8 +27,8 @@ from fomo_stream.records.schema import Schema, random_columns
 from fomo_stream.settings.commands import ScoreSettings
 from fomo_stream.settings.service_settings import ServiceSettings
 
-TAKEN, WIDE = 5, 250
-N = 60
+TAKEN, WIDE = 5, 100
+N = 40
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def of_river(model: Path, records: list[dict[str, Any]], folder: Path) -> tuple[
 
 def of_table(model: Path, records: list[dict[str, Any]], folder: Path) -> tuple[list[float], str]:
     frame = pd.DataFrame(records).sort_index(axis=1)
-    detector = ZeroShotDetector(model=str(model), random_state=0).fit(frame[:40])
+    detector = ZeroShotDetector(model=str(model), random_state=0).fit(frame[:30])
     return detector.score_samples(frame).tolist(), f"a fixed random subset: {WIDE - TAKEN}"
 
 

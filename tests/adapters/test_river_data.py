@@ -82,7 +82,7 @@ PARAMETERS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=200)  # a millisecond each
+@settings(max_examples=100)  # a millisecond each
 @given(st.sampled_from(PARAMETERS), st.booleans(), STEPS)
 def test_one_dict_is_read_as_several_are(parameters: dict[str, Any], is_known: bool, steps: list[Any]) -> None:
     """Several, and what is a dict by its methods alone, are always read in the general way; warnings are the same."""
@@ -125,9 +125,9 @@ def test_a_frame_of_numbers_is_read_as_its_records_are(types: list[str], n: int,
 def test_a_record_that_is_changed_after_it_was_scored_is_learned_as_it_is_then() -> None:
     scored, other = FoMoDetector(min_context=20), FoMoDetector(min_context=20)
     rng = random.Random(0)
-    for i in range(100):
+    for i in range(60):
         record = {"a": rng.gauss(0, 1), "b": rng.gauss(0, 1)}
-        changed = record | ({"a": 9.0} if i % 3 else {"new": 1.0} if i > 70 else {})
+        changed = record | ({"a": 9.0} if i % 3 else {"new": 1.0} if i > 45 else {})
         scored.score_one(record)
         record.update(changed)
         scored.learn_one(record)
@@ -324,10 +324,3 @@ def test_a_record_of_unknown_features_warns_once() -> None:
         assert message.endswith(f"unknown: {'0, 1' if isinstance(X, np.ndarray) else repr('A')}; known are 'a', 'b'")
         assert warned(detector.score_many, X) == []
         assert warned(detector.score_many, [{"A": 1.0, "b": 1.0}, {}]) == []
-
-
-def test_a_frame_without_columns_has_its_rows() -> None:
-    detector = FoMoDetector(derive=["gap()"], time="at")
-    detector.learn_many([{"x": float(i % 7), "at": 60.0 * i} for i in range(10)])
-    assert len(detector.score_many(pd.DataFrame([{}, {}]))) == 2
-    assert detector.explain_many(pd.DataFrame([{}, {}])) == [[], []]

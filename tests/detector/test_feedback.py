@@ -157,7 +157,7 @@ def streams(draw: st.DrawFn) -> list[Place]:
     number = draw(st.integers(0, 99))
     rows = shifting(n, number)
     keys = np.random.default_rng(number).choice(np.array([None, "a", "b", "c", "d", "e"], dtype=object), n).tolist()
-    cuts = sorted({0, n, *draw(st.sets(st.integers(1, n - 1), min_size=1, max_size=8))})
+    cuts = sorted({0, n, *draw(st.sets(st.integers(1, n - 1), min_size=1, max_size=5))})
     places: list[Place] = []
     judged: list[int] = []
     for first, stop in pairwise(cuts):

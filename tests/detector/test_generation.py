@@ -11,20 +11,10 @@ from streams import detector
 
 from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.generation import Ranges, confidence, trimmed, vote
+from fomo_stream.detector.generation import Ranges, confidence, vote
 from fomo_stream.model.checkpoint import shared_model
 
 # --- trimming
-
-
-def test_the_most_outlying_doubtful_rows_are_left_out() -> None:
-    logits = np.random.default_rng(1).normal(size=100)
-    doubtful = np.arange(100) % 17 != 0
-    kept = trimmed(logits, doubtful, 0.2)
-    assert (~kept).sum() == int(0.2 * doubtful.sum())
-    assert kept[~doubtful].all()  # confirmed rows stay
-    assert logits[~kept].min() > logits[kept & doubtful].max()
-    assert trimmed(logits, doubtful, 0.0).all()
 
 
 @pytest.mark.parametrize("first", [0, 850])

@@ -85,16 +85,14 @@ def stream(n: int, seed: int, prior: float) -> tuple[Batch, Scores]:
 @pytest.mark.parametrize(
     ("rate", "prior", "memory", "views"),
     [
-        (0.1, 0.0, 1 / 3, "default"),
-        (0.1, 200.0, 1 / 3, "default"),
-        (0.03, 0.0, 0.0, "default"),
+        (0.03, 0.0, 1 / 3, "default"),
         (0.03, 200.0, 0.9, "default"),
-        (0.1, 0.0, 1 / 3, "events"),
+        (0.1, 0.0, 0.0, "events"),
         (0.1, 200.0, 1 / 3, "events"),
     ],
 )
 def test_compiled_judging_agrees_with_plain_python(rate: float, prior: float, memory: float, views: str) -> None:
-    n, seed = 700, round(prior + 100 * rate)
+    n, seed = 600, round(prior + 100 * rate)
     rng, config = np.random.default_rng(seed), replace(CONFIG, alert_rate=rate, memory=memory, views=(views,))
     batch, scores = stream(n, seed, prior)
     columns = scores.logit, scores.by_view, scores.by_key, batch.slots, batch.begins, batch.far, batch.is_common[:, 0]

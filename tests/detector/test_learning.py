@@ -14,7 +14,6 @@ from streams import new, process
 from fomo_stream.detector.alerts import Shifts
 from fomo_stream.detector.config import STEP, DetectorConfig
 from fomo_stream.detector.detector import Detector
-from fomo_stream.detector.results import Cause
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.model.scoring import encode_rows, logits_of
 
@@ -43,7 +42,7 @@ def test_a_generation_is_made_of_what_was_known_at_its_trigger() -> None:
 def test_generations_come_one_by_one_and_recent_has_the_last_records_whatever_they_are() -> None:
     one, size, every = new(replace(FREE, lag=8, own_contexts=0)), FREE.context_size, FREE.recent_every
     begun: list[int] = []
-    for first in range(500):
+    for first in range(430):
         before = one.generation
         process(one, first, first + 1)
         assert one.generation <= before + 1
@@ -56,17 +55,6 @@ def test_generations_come_one_by_one_and_recent_has_the_last_records_whatever_th
     assert (gaps >= every).all()
     assert (gaps <= every + 5 * STEP).all()
     assert all(generation.number > 1 for generation in one.inspect().generations.values())
-
-
-def test_history_is_a_sample_of_all_records_and_the_trimmed_view_lacks_a_fifth() -> None:
-    one = Detector(shared_model(), 3, DetectorConfig(context_size=200))
-    one.process(np.random.default_rng(0).normal(size=(4000, 3)))
-    held = one.inspect().reservoir
-    assert len(held) == 200
-    assert np.abs(np.histogram(held, bins=4, range=(0, 4000))[0] - 50).max() < 4 * np.sqrt(200 * 0.25 * 0.75)
-    assert len(one.inspect().generations["all"].numbers) == 200
-    assert len(one.inspect().generations["trimmed"].numbers) == 160
-    assert len(one.inspect().generations["recent"].numbers) == 200
 
 
 def test_after_a_lasting_shift_few_records_alert() -> None:
@@ -167,13 +155,3 @@ def test_a_gap_makes_no_record_odd(smooth: bool, views: str) -> None:
     logit = Detector(shared_model(), 6, DetectorConfig(views=(views,))).process(rows).logit
     known = ~np.isnan(logit)
     assert (logit[known & is_gap] > np.quantile(logit[known & ~is_gap], 0.99)).mean() < 0.03
-
-
-def test_a_gap_is_no_reason() -> None:
-    rows = correlated(1500, 3)[0]
-    rows[:, 5] = np.where(np.isnan(rows[:, 5]), 0.0, rows[:, 5])
-    record = np.array([[0.0, 0.0, 0.0, 0.0, 0.0, np.nan]])
-    one = Detector(shared_model(), 6)
-    logit = one.process(rows).logit[500:]
-    assert (logit < one.score_rows(record).logit).mean() < 0.9
-    assert {reason.cause for reason in one.explain(record)[0] if reason.feature == 5} <= {Cause.LEVEL, Cause.SPREAD}

@@ -10,12 +10,9 @@ import numpy as np
 from streams import CONFIG, FEATURES, KEYS, ROWS, assert_same_results, new, process
 
 from fomo_stream.detector.changelog import Entries
-from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.key_scopes import DECISION_RECORDS, HALF_LIFE, MIN_ACTIVITY, MIN_ACTIVITY_RATIO, SERIES_OFFSET
 from fomo_stream.detector.keys import Key, digest_of
-from fomo_stream.detector.results import Results, Status
-from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.detector.results import Results
 
 
 def expected_owners(keys: list[Key], limit: int) -> list[set[Key]]:
@@ -53,7 +50,7 @@ def test_the_busiest_keys_have_contexts_of_their_own_and_lose_them_to_keys_twice
 def test_a_key_with_contexts_of_its_own_is_scored_by_its_records_alone() -> None:
     """Whatever the values of all other keys are."""
     rng = np.random.default_rng(0)
-    n = 2500
+    n = 1850
     keys: list[Key] = [("a", "b", f"k{i % 50}")[min(int(which), 2)] for i, which in enumerate(rng.integers(0, 4, n))]
     rows, of_a = rng.normal(size=(n, FEATURES)), np.array([key == "a" for key in keys])
     config = replace(CONFIG, views=("trimmed", "all", "recent"), lags=0, own_contexts=2, keys=100)
@@ -99,7 +96,7 @@ def test_verdicts_reach_the_contexts_that_have_learned_the_record() -> None:
 def test_scoring_first_and_learning_then_is_the_same_as_both_at_once() -> None:
     """However many records come at once, and new contexts take effect among them."""
     one, other = new(), new()
-    edges = np.cumsum([0, *([1] * 15 + [50] + [1] * 10 + [200]) * 3])
+    edges = np.cumsum([0, *([1] * 15 + [50] + [1] * 10 + [200]) * 2])
     for first, stop in pairwise(edges.tolist()):
         call = one.peek(ROWS[first:stop], KEYS[first:stop])
         seen = call.results()
@@ -108,7 +105,7 @@ def test_scoring_first_and_learning_then_is_the_same_as_both_at_once() -> None:
         if stop - first == 1:
             np.testing.assert_array_equal(seen.series >= SERIES_OFFSET, scored.series >= SERIES_OFFSET)
             np.testing.assert_array_equal(seen.logit, scored.logit)
-    assert_same_results(process(one, one.records, 1000), process(other, other.records, 1000))
+    assert_same_results(process(one, one.records, 700), process(other, other.records, 700))
     assert one.inspect().own
     assert one.copy().changes() == other.copy().changes()
 
@@ -117,7 +114,7 @@ def test_the_log_has_at_every_time_what_a_copy_would_write() -> None:
     """A call writes only what has changed: between two steps the compiled step alone writes, else much more does."""
     one, rng, at = new(replace(CONFIG, keys=100)), np.random.default_rng(2), 0
     log: Entries = {}
-    while at < 1500:
+    while at < 900:
         process(one, at, at := at + int(rng.integers(1, 40)))
         if rng.random() < 0.1:
             one.feedback(rng.integers(max(0, at - 300), at, 3), rng.random(3) < 0.5)
@@ -131,32 +128,16 @@ def test_the_log_has_at_every_time_what_a_copy_would_write() -> None:
 
 def test_lasting_shifts_of_all_detectors_are_announced_however_they_are_split() -> None:
     rng = np.random.default_rng(0)
-    n = 2000
+    n = 1400
     keys: list[Key] = ["a" if rng.random() < 0.6 else f"k{rng.integers(3)}" for _ in range(n)]
     rows = rng.normal(size=(n, FEATURES))
-    rows[1000:] += 6.0
-    rows[1500:] -= 14.0
+    rows[700:] += 6.0
+    rows[1050:] -= 14.0
     views = replace(CONFIG, views=("all", "recent"), lags=0, lag=8, recent_every=32, refresh=1.0, adapt_after=32)
     config = replace(views, context_size=200, min_context=40, admit="feedback", own_contexts=1, keys=100)
     at_once, one = new(config), new(config)
     whole = at_once.process(rows, keys)
-    parts = [one.process(rows[i : i + 3], keys[i : i + 3]) for i in range(0, n, 3)]
+    parts = [one.process(rows[i : i + 5], keys[i : i + 5]) for i in range(0, n, 5)]
     assert_same_results(whole, Results.concatenate(parts))
     assert at_once.shifts == one.shifts > 1
     assert (whole.series >= SERIES_OFFSET).any()
-
-
-def test_reasons_are_in_the_terms_of_the_key() -> None:
-    rng = np.random.default_rng(0)
-    rows, keys = rng.normal(size=(1000, 3)), [str(i % 2) for i in range(1000)]
-    rows[:, 0] += 100.0 * (np.arange(1000) % 2)
-    one = Detector(shared_model(), 3, DetectorConfig(explain="alerts"))
-    one.process(rows, keys)
-    (scored,) = [one.process(np.array([[100.0, 0.0, 0.0]]), ["0"])]  # usual for the other
-    assert scored.outlier[0]
-    assert scored.reasons[0] is not None
-    reason = scored.reasons[0][0]
-    assert (reason.feature, reason.scope) == (0, "key")
-    assert abs(reason.median) < 1 < reason.high < 5
-    assert one.explain(np.array([[100.0, 0.0, 0.0]]), ["0"])[0][0].scope == "key"
-    assert one.process(np.array([[100.0, 0.0, 0.0]]), ["1"]).status[0] is Status.OK

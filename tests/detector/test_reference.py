@@ -11,7 +11,7 @@ from fomo_stream.detector.config import DetectorConfig
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.results import Results
 from fomo_stream.errors import SchemaError
-from fomo_stream.model.checkpoint import load_model
+from fomo_stream.model.checkpoint import shared_model
 
 CONFIG = DetectorConfig(context_size=200, min_context=100, own_contexts=2, explain="alerts")
 LEVELS = {"a": 0.0, "b": 50.0, "c": -50.0}
@@ -28,7 +28,7 @@ def rows_of(n: int, seed: int, shift: float = 0.0) -> tuple[np.ndarray, list[str
 
 
 def detector(reference: tuple[np.ndarray, list[str]] | None, config: DetectorConfig = CONFIG) -> Detector:
-    made = Detector(load_model(), 3, config)
+    made = Detector(shared_model(), 3, config)
     if reference is not None:
         made.set_reference(*reference)
     return made
@@ -148,7 +148,7 @@ def test_a_feature_that_hardly_ever_changes_hides_nothing() -> None:
     rows[:9, 2] = rng.integers(1, 4, 9)
     asked = np.concatenate([rows[:20], rows[400:]])  # it begins likewise
     asked[90:, 0] += 9.0
-    made = Detector(load_model(), 3, CONFIG)
+    made = Detector(shared_model(), 3, CONFIG)
     made.set_reference(rows[:400])
     found = made.process(asked)
     assert found.outlier[90:].all()
@@ -167,7 +167,7 @@ def test_features_that_all_stand_still() -> None:
 def test_categories_counters_and_lags() -> None:
     rng = np.random.default_rng(14)
     rows = np.column_stack([rng.integers(0, 3, 400), rng.normal(size=400), np.arange(400.0) * 5, np.arange(400.0)])
-    made = Detector(load_model(), 3, replace(CONFIG, lags=2), None, (0,), (2,))
+    made = Detector(shared_model(), 3, replace(CONFIG, lags=2), None, (0,), (2,))
     made.set_reference(rows[:300])
     asked = rows[300:].copy()
     asked[50, 0] = 7.0  # a category that no good row has

@@ -112,12 +112,12 @@ def run(rows: Float, keys: Sequence[str] | None = None, **settings: Any) -> Resu
 @pytest.mark.parametrize("with_keys", [False, True])
 def test_a_value_of_noon_is_odd_at_night(with_keys: bool) -> None:
     rng = np.random.default_rng(5)
-    n = 28 * DAY
+    n = 21 * DAY
     hour = np.arange(n) / 4 % 24
     rows = rng.normal(0, 0.25, (n, 2))  # the other feature does not tell the time
     rows[:, 0] += 1.5 * np.sin((hour - 3.0) / 24 * 2 * np.pi)
     keys = list(rng.choice(["a", "b"], n)) if with_keys else None
-    night = np.flatnonzero((hour >= 20) & (hour < 22) & (np.arange(n) >= 20 * DAY))[:26:13]  # feature 0 is low
+    night = np.flatnonzero((hour >= 20) & (hour < 22) & (np.arange(n) >= 19 * DAY))[:26:13]  # feature 0 is low
     rows[night, 0] = rows[night - DAY // 2, 0]
     if keys is not None:
         rows[:, 0] += [{"a": 0.0, "b": 1.0}[key] for key in keys]

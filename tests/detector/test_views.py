@@ -17,12 +17,8 @@ from fomo_stream.model.architecture import ModelConfig
 from fomo_stream.model.zero_shot import ZeroShotModel
 
 
-def vectors_of(n: int, d: int, lags: int) -> np.ndarray:
-    return np.random.default_rng(n).normal(size=(n, 1 + lags + 2, d))
-
-
-@pytest.mark.parametrize("lags", [0, 1, 3])
-@pytest.mark.parametrize("n", [0, 1, 5])
+@pytest.mark.parametrize("lags", [0, 3])
+@pytest.mark.parametrize("n", [0, 5])
 def test_views_look_at_the_record_its_past_or_its_movement(n: int, lags: int) -> None:
     rows = np.random.default_rng(0).normal(size=(n, 2))
     vectors = Series(2, lags).follow(rows).vectors

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -47,6 +47,7 @@ def rows(n: int, d: int, seed: int = 0) -> Float:
 
 
 @pytest.mark.parametrize("config", [PAPER_LIKE, FULL, KERNEL])
+@settings(max_examples=10)
 @given(n=st.integers(2, 90), d=st.integers(1, 4), q=st.integers(0, 130), seed=st.integers(0, 99))
 def test_weights_of_a_query_sum_to_one_over_the_context(config: ModelConfig, n: int, d: int, q: int, seed: int) -> None:
     weights = attention_weights(make(config), rows(n, d, seed), rows(q, d, seed + 1))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,18 @@ from torch import Tensor
 from fomo_stream.model.architecture import CHANNELS, STATISTICS
 from fomo_stream.model.evidence import NEIGHBOURS, Evidence, evidence_channels, fit_evidence
 from fomo_stream.model.preprocessing import fit_imputation, impute
+
+
+class Case(NamedTuple):
+    """Rows, the same as z-scores of the context, and what is fitted to the context."""
+
+    context: np.ndarray
+    queries: np.ndarray
+    z: np.ndarray
+    q: np.ndarray
+    evidence: Evidence
+    ours: dict[str, np.ndarray]  # statistics of the queries
+    own: dict[str, np.ndarray]  # and of the rows of the context
 
 
 def fit(rows: np.ndarray) -> tuple[Evidence, Tensor]:
@@ -34,18 +48,18 @@ def statistics_of(far: Tensor, evidence: Evidence) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def data() -> tuple[np.ndarray, np.ndarray]:
+def case() -> Case:
     rng = np.random.default_rng(5)
     mixing = rng.normal(size=(6, 6))
-    return rng.normal(size=(300, 6)) @ mixing, rng.normal(size=(40, 6)) @ mixing * 1.5
+    context, queries = rng.normal(size=(300, 6)) @ mixing, rng.normal(size=(40, 6)) @ mixing * 1.5
+    z, q = ((rows - context.mean(0)) / context.std(0) for rows in (context, queries))
+    evidence, own = fit(context)
+    ours = evidence_channels(torch.from_numpy(queries)[None], evidence)
+    return Case(context, queries, z, q, evidence, *(statistics_of(one, evidence) for one in (ours, own)))
 
 
-def test_distances_agree_with_scikit_learn(data: tuple[np.ndarray, np.ndarray]) -> None:
-    context, queries = data
-    evidence, _ = fit(context)
-    ours = statistics_of(evidence_channels(torch.from_numpy(queries)[None], evidence), evidence)
-    z = (context - context.mean(0)) / context.std(0)
-    q = (queries - context.mean(0)) / context.std(0)
+def test_distances_agree_with_scikit_learn(case: Case) -> None:
+    z, q, ours = case.z, case.q, case.ours
     distances, index = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(z).kneighbors(q)
     np.testing.assert_allclose(ours["z.nearest"], np.log(distances[:, 0]), atol=1e-6)
     np.testing.assert_allclose(ours["z.mean5"], np.log(distances[:, :5].mean(1)), atol=1e-6)
@@ -55,50 +69,32 @@ def test_distances_agree_with_scikit_learn(data: tuple[np.ndarray, np.ndarray]) 
     np.testing.assert_allclose(ours["z.top3"], np.sort(np.abs(q), 1)[:, -3:].mean(1), atol=1e-6)
 
 
-def test_densities_agree_with_the_definition(data: tuple[np.ndarray, np.ndarray]) -> None:
-    context, queries = data
-    evidence, _ = fit(context)
-    ours = statistics_of(evidence_channels(torch.from_numpy(queries)[None], evidence), evidence)
-    z = (context - context.mean(0)) / context.std(0)
-    q = (queries - context.mean(0)) / context.std(0)
-    h = float(evidence.spaces[0].bandwidth)
-    d2 = ((q[:, None] - z[None]) ** 2).sum(-1)
+def test_densities_agree_with_the_definition(case: Case) -> None:
+    h = float(case.evidence.spaces[0].bandwidth)
+    d2 = ((case.q[:, None] - case.z[None]) ** 2).sum(-1)
     for factor in (0.5, 1, 2, 4):
-        exact = -logsumexp(-d2 / (2 * (factor * h) ** 2), axis=1) + np.log(len(z))
-        np.testing.assert_allclose(ours[f"z.density{factor:g}"], exact, rtol=1e-6, atol=1e-6)
+        exact = -logsumexp(-d2 / (2 * (factor * h) ** 2), axis=1) + np.log(len(case.z))
+        np.testing.assert_allclose(case.ours[f"z.density{factor:g}"], exact, rtol=1e-6, atol=1e-6)
 
 
-def test_local_ratios_rank_as_lof_does(data: tuple[np.ndarray, np.ndarray]) -> None:
-    context, queries = data
-    evidence, _ = fit(context)
-    ours = statistics_of(evidence_channels(torch.from_numpy(queries)[None], evidence), evidence)["z.ratio20"]
-    z = (context - context.mean(0)) / context.std(0)
-    q = (queries - context.mean(0)) / context.std(0)
-    lof = -LocalOutlierFactor(20, novelty=True).fit(z).score_samples(q)
-    assert np.corrcoef(np.argsort(np.argsort(ours)), np.argsort(np.argsort(lof)))[0, 1] > 0.95
+def test_local_ratios_rank_as_lof_does(case: Case) -> None:
+    lof = -LocalOutlierFactor(20, novelty=True).fit(case.z).score_samples(case.q)
+    assert np.corrcoef(np.argsort(np.argsort(case.ours["z.ratio20"])), np.argsort(np.argsort(lof)))[0, 1] > 0.95
 
 
-def test_whitened_size_is_the_shrunk_mahalanobis_distance(data: tuple[np.ndarray, np.ndarray]) -> None:
-    context, queries = data
-    evidence, _ = fit(context)
-    ours = statistics_of(evidence_channels(torch.from_numpy(queries)[None], evidence), evidence)["whitened.rms"]
-    z = (context - context.mean(0)) / context.std(0)
-    q = (queries - context.mean(0)) / context.std(0)
-    theirs = OAS(assume_centered=True).fit(z).mahalanobis(q)
-    np.testing.assert_allclose(ours, np.sqrt(theirs / 6), rtol=2e-2)  # scikit-learn leaves out a term of order 1 / d
+def test_whitened_size_is_the_shrunk_mahalanobis_distance(case: Case) -> None:
+    theirs = OAS(assume_centered=True).fit(case.z).mahalanobis(case.q)
+    # scikit-learn leaves out a term of order 1 / d
+    np.testing.assert_allclose(case.ours["whitened.rms"], np.sqrt(theirs / 6), rtol=2e-2)
 
 
-def test_context_rows_are_compared_leave_one_out(data: tuple[np.ndarray, np.ndarray]) -> None:
-    context, _ = data
-    evidence, own = fit(context)
-    z = (context - context.mean(0)) / context.std(0)
-    distances = NearestNeighbors(n_neighbors=2).fit(z).kneighbors(z)[0][:, 1]
-    np.testing.assert_allclose(statistics_of(own, evidence)["z.nearest"], np.log(distances), atol=1e-5)
+def test_context_rows_are_compared_leave_one_out(case: Case) -> None:
+    distances = NearestNeighbors(n_neighbors=2).fit(case.z).kneighbors(case.z)[0][:, 1]
+    np.testing.assert_allclose(case.own["z.nearest"], np.log(distances), atol=1e-5)
 
 
-def test_padding_columns_change_nothing(data: tuple[np.ndarray, np.ndarray]) -> None:
-    context, queries = data
-    plain, _ = fit(context)
+def test_padding_columns_change_nothing(case: Case) -> None:
+    context, queries, plain = case.context, case.queries, case.evidence
     wide = np.pad(context, ((0, 0), (0, 4)))
     padded, _ = fit_evidence(torch.from_numpy(wide)[None], torch.tensor([6]))
     a = evidence_channels(torch.from_numpy(queries)[None], plain)
@@ -106,10 +102,10 @@ def test_padding_columns_change_nothing(data: tuple[np.ndarray, np.ndarray]) -> 
     torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
 
 
-def test_units_of_measurement_do_not_matter(data: tuple[np.ndarray, np.ndarray]) -> None:
-    context, queries = data
+def test_units_of_measurement_do_not_matter(case: Case) -> None:
+    context, queries = case.context, case.queries
     scale, shift = np.array([1e-6, 1e3, 1, 1e9, 0.5, 20]), np.array([0, 5, -1, 1e9, 3, 0])
-    a = evidence_channels(torch.from_numpy(queries)[None], fit(context)[0])
+    a = evidence_channels(torch.from_numpy(queries)[None], case.evidence)
     b = evidence_channels(torch.from_numpy(queries * scale + shift)[None], fit(context * scale + shift)[0])
     torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 

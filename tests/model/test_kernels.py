@@ -34,7 +34,6 @@ from fomo_stream.model.kernels import (
     view_scores,
 )
 from fomo_stream.model.kernels.statistics import NEIGHBOURS
-from fomo_stream.model.layout import as_tables
 from fomo_stream.model.preprocessing import fit_imputation, impute
 from fomo_stream.model.scoring import (
     encode_rows,
@@ -244,14 +243,6 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 @given(st.floats(1e-300, 1 - 1e-16))
 def test_normal_quantiles(p: float) -> None:
     assert arithmetic.normal_quantile(p) == pytest.approx(ndtri(p), rel=1e-13, abs=1e-15)
-
-
-@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=300), st.floats(-1e6, 1e6, width=32))
-def test_counting_is_a_binary_search(values: list[float], x: float) -> None:
-    ordered = np.sort(np.array(values, np.float32))[None]
-    table, last = as_tables(ordered)
-    for wanted in (np.float32(x), ordered[0, len(values) // 2]):
-        assert arithmetic.count_smaller(table[0], last[0], wanted) == np.searchsorted(ordered[0], wanted)
 
 
 @given(st.integers(2, 700), st.integers(0, 2**16), st.sampled_from(["any", "ties", "ascending"]))

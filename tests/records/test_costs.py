@@ -10,7 +10,7 @@ import tracemalloc
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from fomo_stream.records.avro import AvroWriter
 from fomo_stream.records.avro_file import count_in_container, read_container
 from fomo_stream.records.json_schema import JsonSchemaWriter
 from fomo_stream.records.protobuf import ProtobufWriter
-from fomo_stream.records.writer_schema import MAX_LEAVES, Kind, ReferencedSchema, SchemaText, Writer
+from fomo_stream.records.writer_schema import Kind, ReferencedSchema, SchemaText, Writer
 from fomo_stream.replaying.tables import open_table
 from pretrain.evaluation.tables import read_table
 
@@ -88,8 +88,8 @@ def doubled_proto(levels: int) -> Writer:
 @pytest.fixture
 def few_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A smaller bound is reached sooner, and tracing memory is slow."""
-    monkeypatch.setattr(writer_schema, "MAX_LEAVES", 500)
-    monkeypatch.setattr(writer_schema, "MAX_NODE_VISITS", 5000)
+    monkeypatch.setattr(writer_schema, "MAX_LEAVES", 200)
+    monkeypatch.setattr(writer_schema, "MAX_NODE_VISITS", 2000)
 
 
 @pytest.mark.usefixtures("few_leaves")
@@ -104,15 +104,9 @@ def few_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_fields_that_multiply_are_bounded(doubled: Callable[..., Writer], leaf: tuple[Any, ...]) -> None:
-    with cheap(), pytest.raises(RecordError, match="more than 500 fields") as caught:
+    with cheap(), pytest.raises(RecordError, match="more than 200 fields") as caught:
         doubled(60, *leaf)
     assert caught.value.reason == "unsupported_schema"
-
-
-@pytest.mark.parametrize("n", [MAX_LEAVES, MAX_LEAVES + 1])
-def test_the_bound_is_that_of_leaves(n: int) -> None:
-    with nullcontext() if n == MAX_LEAVES else pytest.raises(RecordError, match="more than 10,000 fields"):
-        assert len(json_writer({"properties": {f"f{i}": {"type": "number"} for i in range(n)}}).leaves) == n
 
 
 def test_a_type_in_itself_has_no_leaves() -> None:
@@ -215,7 +209,7 @@ CODECS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_blocks_of_files_are_read_and_large_ones_refused(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = range(-5000, 5000)
+    numbers = range(-1000, 1000)
     data = b"".join(map(zigzag, numbers))
     block = (len(numbers), CODECS[codec](data))
     file = container(FLOW, block, block, codec=codec)
@@ -223,8 +217,8 @@ def test_blocks_of_files_are_read_and_large_ones_refused(codec: str, monkeypatch
     file.seek(0)
     assert count_in_container(file) == 2 * len(numbers)
     monkeypatch.setattr(avro_file, "MAX_PART_BYTES", 1 << 20)
-    bomb = container(FLOW, block, (1, CODECS[codec](bytes(32 << 20))), codec=codec)
-    with cheap(megabytes=16), pytest.raises(RecordError, match="more than 1 MiB"):
+    bomb = container(FLOW, block, (1, CODECS[codec](bytes(20 << 20))), codec=codec)
+    with cheap(megabytes=14), pytest.raises(RecordError, match="more than 1 MiB"):
         deque(read_container(bomb), maxlen=0)
 
 

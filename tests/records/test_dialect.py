@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,32 +114,6 @@ def test_what_is_written_is_read_or_refused_by_a_sentence_that_names_a_flag(
     assert not found or not wrong or any(flag in note for note in notes for flag in flags), (wrong, notes)
 
 
-@given(
-    st.sampled_from(",;\t|"), st.sampled_from(".,"), st.sampled_from([None, "%.3f", "%.2e", "%g"]), st.booleans(),
-    st.sampled_from(["", "NA", "null"]), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
-    st.sampled_from(["utf-8", "utf-8-sig"]), st.booleans(), st.integers(0, 2**32),
-)  # fmt: skip
-def test_files_of_pandas_are_read_whatever_its_options(
-    sep: str, decimal: str, form: str | None, index: bool, na: str, quoting: int, codec: str, numbered: bool, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    frame = pd.DataFrame(
-        rng.normal(50, 5, (40, 3)) if numbered else {"a": rng.normal(50, 5, 40), "b, c": rng.random(40)}
-    )
-    frame = frame.mask(rng.random(frame.shape) < 0.1)
-    options: Any = {"sep": sep, "decimal": decimal, "float_format": form, "index": index, "na_rep": na}
-    options["quoting"] = quoting
-    text: str = frame.to_csv(None, **options)
-    found, notes = read_or_refused(text.encode(codec))
-    if not found:
-        return
-    expected = pd.read_csv(io.StringIO(text), sep=sep, decimal=decimal, index_col=0 if index else None)
-    for at, name in enumerate(frame.columns):
-        column = found[str(name)]
-        holes = expected.iloc[:, at].isna().tolist()
-        assert same(column, expected.iloc[:, at].tolist(), holes) or any("--decimal" in note for note in notes), name
-
-
 ROWS = "".join(f"2024-03-30T20:{i:02}:00Z;{50 + i % 7}.5;{i % 5},25\n" for i in range(60))
 
 
@@ -163,6 +136,15 @@ def test_the_header_is_found_between_remarks_and_units_and_shown(above: str, bel
     assert any(f"line {line} of the input is taken as the header: ts;load;temp" in note for note in notes) == bool(
         (above or below) and above != "sep=;\n"
     )
+
+
+def test_a_first_line_that_numbers_the_columns_is_the_header() -> None:
+    """As pandas writes a frame without names."""
+    for head in ("0,1,2", ",0,1"):
+        rows = "".join(f"{i},{50 + i % 7}.5,{-i}.25\n" for i in range(40))
+        found, _ = read(f"{head}\n{rows}".encode())
+        assert list(found) == ([*"012"] if head[0] == "0" else ["column_1", *"01"])
+        assert [len(column) for column in found.values()] == [40] * 3
 
 
 @pytest.mark.parametrize(

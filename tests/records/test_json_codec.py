@@ -137,7 +137,7 @@ def test_deep_nesting_is_refused_and_never_crashes() -> None:
 
 # --- memory
 
-SIZE = 1 << 18  # bytes of a hostile record, about
+SIZE = 1 << 16  # bytes of a hostile record, about
 
 
 def filled(head: str, body: str, tail: str) -> bytes:

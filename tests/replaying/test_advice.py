@@ -163,7 +163,7 @@ def test_every_command_that_is_printed_runs_and_keeps_the_flags(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["--exclude", "temp", "--key", "machine", "--time", "at", "--incidents-per-day", "0.1"]
-    given += ["--suggest", str(folder / "found file.yaml"), "--grid", "alert_rate=0.02", "lags=1", "--no-scores-only"]
+    given += ["--suggest", str(folder / "found file.yaml"), "--grid", "alert_rate=0.02", "--no-scores-only"]
     assert run(folder, *given) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  fomo-stream ")]
     assert [re.findall("--exclude temp,[a-z]+|--alert-rate [0-9.]+", line) for line in lines] == [

@@ -29,7 +29,7 @@ from fomo_stream.replaying.report_files import check_outputs, write_whole
 from fomo_stream.replaying.tables import InMemory
 from fomo_stream.settings.replay import ReplaySettings
 
-RECORDS = 2100
+RECORDS = 1300
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_mistakes_are_explained_in_one_sentence(asked: dict[str, Any], arguments
 
 def test_a_frame_gives_the_report_that_its_file_gives(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.normal(size=(600, 2)), columns=["a", "b"])
+    frame = pd.DataFrame(rng.normal(size=(400, 2)), columns=["a", "b"])
     frame.index = pd.date_range("2026-10-01", periods=len(frame), freq="s", name="at")
     outlier = rng.random(len(frame)) < 0.05
     frame[outlier] += rng.uniform(4.0, 40.0, size=(int(outlier.sum()), 1))

@@ -75,18 +75,6 @@ def test_replays_of_equal_quality_seldom_differ_by_more_than_chance(is_paired: b
     assert different / runs == pytest.approx(0.05, abs=0.05)
 
 
-def test_pairs_tell_more() -> None:
-    rng = np.random.default_rng(3)
-    labels = labels_of(rng)
-    shared = noise(rng) + DISTANCE * labels
-    before, after = detectors(labels, {OWN: shared + noise(rng), "better": shared})
-    paired, unpaired = (difference(before, after, "auroc", is_paired) for is_paired in (True, False))
-    assert paired is not None
-    assert unpaired is not None
-    assert paired.verdict == "higher by more than chance"
-    assert np.ptp(paired.ends or ()) < np.ptp(unpaired.ends or ())
-
-
 def test_few_windows_have_wider_intervals_or_none() -> None:
     replicates = np.random.default_rng(4).normal(size=REPLICATES)
     few, many = interval(replicates, MIN_WINDOWS), interval(replicates, 128)

@@ -24,7 +24,7 @@ from fomo_stream.replaying.measures.incident_metrics import MAX_PICTURE_POINTS, 
 from fomo_stream.replaying.measures.recorder import MAX_WORST
 from fomo_stream.replaying.measures.top_alerts import MAX_TOP_ALERTS
 
-N = 2000
+N = 900
 
 
 def replayed(rows: list[dict[str, Any]], **settings: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def replayed(rows: list[dict[str, Any]], **settings: Any) -> dict[str, Any]:
     return cast(dict[str, Any], fomo_stream.replay(rows, **settings).report)
 
 
-@given(st.integers(0, N - 1), st.integers(1, 600), st.integers(0, 2**32 - 1))
+@given(st.integers(0, N - 1), st.integers(1, 300), st.integers(0, 2**32 - 1))
 def test_a_picture_has_the_records_around_the_incident_and_their_extremes(first: int, size: int, seed: int) -> None:
     size = min(size, N - first)
     rng = np.random.default_rng(seed)

@@ -10,7 +10,6 @@ from flag_tables import SETTINGS
 
 from fomo_stream.cli.parser import choices_of, parse
 from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import ConfigError, FomoWarning
 from fomo_stream.limits import MAX_RECORD_BYTES
 from fomo_stream.settings.commands import DemoSettings, DoctorSettings, GroupSettings, RedriveSettings, ScoreSettings
@@ -74,12 +73,6 @@ def test_topics_may_clash_only_where_the_others_are_those_of_a_group() -> None:
         assert load(GroupSettings, {"topic": "t", **topics}).topic == "t"
         with pytest.raises(ConfigError, match=r"--out|--alerts"):
             load(DoctorSettings, {"topic": "t", **topics})
-
-
-def test_views_are_named_one_by_one_or_as_a_group() -> None:
-    for given, views in (("recent, fast", ("trimmed", "all", "recent", "key")), ("default", DEFAULT)):
-        assert load(ScoreSettings, {"views": given}).detector_config().views == views
-    assert "past" in load(ScoreSettings, {"lags": 3}).detector_config().wanted_views
 
 
 def test_defaults_are_the_detectors_own() -> None:
@@ -283,9 +276,15 @@ def test_an_earlier_name_of_a_setting_works_with_a_note(
 
 # A value of each setting of the service whose values are neither a choice, nor on or off.
 WRITTEN = {
-    **dict.fromkeys(("features", "categorical", "exclude", "counters", "mute_key"), "a,b.c"),
+    **dict.fromkeys(("features", "categorical", "counters", "mute_key"), "a,b.c"),
     **dict.fromkeys(("only_rises", "only_falls"), "a,b.c"),
-    **{"ignore": "a=2.5,b=5%", "valid": "a=0:100", "time_features": "hour", "timezone": "Europe/Berlin"},
+    **{
+        "exclude": "z",
+        "ignore": "a=2.5,b=5%",
+        "valid": "a=0:100",
+        "time_features": "hour",
+        "timezone": "Europe/Berlin",
+    },
     **{"views": "fast", "silence": "5x", "silence_min": "90s", "silence_of": "key,topic", "alert_rate": "0.02"},
     **{"missing_values": "a=-1,*=65535", "derive": "count(10m), sum(a, 24h)", "warm": "12h", "max_latency_ms": "30"},
     **{"schema_wait": "7.5", "seed_context": __file__, "reference": __file__},
@@ -299,25 +298,25 @@ def _written(name: str, field: Any) -> str:
         return next(one for one in choices if one != field.default)
     if field.annotation is bool:
         return "true"
-    return WRITTEN.get(name, "20" if "int" in str(field.annotation) else "words")
+    return WRITTEN.get(name, "20" if "int" in str(field.annotation) else name)
 
 
-@pytest.mark.parametrize("name", sorted({*ServiceSettings.model_fields} - APART - {"rules", "maintenance"}))
-def test_flag_variable_and_file_give_the_same_settings(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    field = ServiceSettings.model_fields[name]
-    value, word = _written(name, field), option(name)[2:]
-    needed = {"output_format": {"registry": "mock://m"}, "silence": {"alerts": "a"}}.get(name, {})
-    others = {"topic": "t", **needed}
-    common = [part for key, one in others.items() if key != name for part in (option(key), one)]
-    by_flag = parse(ServiceSettings, [*common, f"--{word}", *([value] if field.annotation is not bool else [])])
-    assert getattr(by_flag, name) != field.default
-    file = tmp_path / "fomo.yaml"
-    file.write_text(f"{word}: {value}\n")
-    by_file = parse(ServiceSettings, [*common, "--config", str(file)])
-    monkeypatch.setenv(f"FOMO_{name.strip('_').upper()}", value)
+def test_flag_variable_and_file_give_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = sorted({*ServiceSettings.model_fields} - APART - {"rules", "maintenance"})
+    values = {name: _written(name, ServiceSettings.model_fields[name]) for name in names}
+    common, flags, lines = ["--registry", "mock://m"], list[str](), list[str]()
+    for name, value in values.items():
+        is_switch = ServiceSettings.model_fields[name].annotation is bool
+        flags += [option(name)] if is_switch else [option(name), value]
+        lines.append(f"{option(name)[2:]}: {value}\n")
+        monkeypatch.setenv(f"FOMO_{name.strip('_').upper()}", value)
     by_variable = parse(ServiceSettings, common)
+    for name in names:
+        monkeypatch.delenv(f"FOMO_{name.strip('_').upper()}")
+    by_flag = parse(ServiceSettings, [*common, *flags])
+    (tmp_path / "fomo.yaml").write_text("".join(lines))
+    by_file = parse(ServiceSettings, [*common, "--config", str(tmp_path / "fomo.yaml")])
+    assert [name for name in names if getattr(by_flag, name) == ServiceSettings.model_fields[name].default] == []
     assert by_flag.model_dump() == by_variable.model_dump() == {**by_file.model_dump(), "config": None}
 
 

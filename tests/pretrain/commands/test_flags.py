@@ -76,20 +76,3 @@ def test_a_place_that_cannot_be_written_to_is_an_error_without_a_traceback(
     printed = capsys.readouterr().err
     assert str(tmp_path / "file") in printed
     assert printed.count("\n") == 1
-
-
-def test_the_paper_presets_are_the_papers() -> None:
-    """Section 5.1 and the appendices: sizes, reuse, curriculum."""
-    main_run, narrow, prolonged = (PRESETS[name] for name in ("paper-100", "paper-20", "paper-100-long"))
-    for config in (main_run, narrow, prolonged):
-        assert (config.lr, config.schedule, config.data.batch, config.network.layers) == (1e-3, "constant", 8, 4)
-        assert (config.data.context_min, config.data.context_max, config.network.routers) == (500, 5000, 500)
-        assert config.best_every == 1000  # an epoch; the lowest loss is selected
-        assert (config.data.gmm_weight, config.data.causal_weight, config.data.copula_weight) == (1, 0, 0)
-        assert config.data.contaminated_share == 0.0
-        assert config.data.max_features == config.network.raw_features
-    assert main_run.data.reuse is not None
-    assert (main_run.data.reuse.unique, main_run.data.reuse.transforms) == (500, 15)
-    assert (narrow.period, narrow.data.reuse) == (50 * 1000, None)
-    assert (prolonged.steps, round(prolonged.data.curriculum * prolonged.steps)) == (300_000, 200_000)
-    assert (prolonged.data.gmm.percentile, prolonged.data.curriculum_percentile) == (90, 80)

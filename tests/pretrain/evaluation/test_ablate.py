@@ -186,6 +186,6 @@ def test_ctrl_c_ends_the_study_which_is_then_resumed(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_pictures")
 def test_minutes_may_end_a_run_before_its_first_log_line(tmp_path: Path) -> None:
-    flags = ["ablate", *SMALL, "--vary", "layers=1,2", "--minutes", "0.005", "--set", "log_every=100000"]
+    flags = ["ablate", *SMALL, "--vary", "layers=1,2", "--minutes", "0.001", "--set", "log_every=100000"]
     assert main([*flags, "--out", str(tmp_path)]) == 0
     assert all(float(line["steps"]) >= 1 for line in read(tmp_path / "results.csv"))

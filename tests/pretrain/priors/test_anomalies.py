@@ -24,7 +24,7 @@ from pretrain.priors.causal import CausalConfig, OutlierShares, causal_tables
 from pretrain.priors.copulas import CopulaConfig, CopulaShares, copula_tables
 from pretrain.priors.datasets import Batch, split
 from pretrain.priors.draws import Draws
-from pretrain.priors.table_prior import draw_kinds, draw_widths
+from pretrain.priors.table_prior import draw_kinds
 from pretrain.training.loader import auroc, evidence_batch
 
 SIZED = ("inflated_features", "spikes", "local", "perturbed", "contextual", "between", "far")
@@ -166,27 +166,21 @@ def test_every_kind_yields_finite_balanced_data(seed: int, of: tuple[str, str], 
 
 @pytest.mark.parametrize(("prior", "kind"), KINDS)
 def test_outliers_of_every_kind_can_be_found_and_are_not_all_trivial(prior: str, kind: str) -> None:
-    batch = batch_of(prior, kind, 1, 12, 100, 80, max_features=15, mixed_kinds=0.0)
+    batch = batch_of(prior, kind, 1, 8, 100, 80, max_features=15, mixed_kinds=0.0)
     best = evidence_batch(batch).best
     assert 0.6 < best.mean() < 0.999
     assert best.min() < 0.99
 
 
-@pytest.mark.parametrize(("prior", "kind"), [each for each in KINDS if each[1] not in SIZELESS])
+@pytest.mark.parametrize(("prior", "kind"), [each for each in KINDS if each[1] not in (*SIZED, *SIZELESS)])
 def test_rows_without_strength_cannot_be_told_from_inliers(prior: str, kind: str) -> None:
     more = {"strangers": 0.0} if prior == "causal" else {}
-    batch = batch_of(prior, kind, 2, 12, 100, 160, max_features=15, strength=(1.0, 1.0), row_strength=0.0, **more)
+    batch = batch_of(prior, kind, 2, 8, 60, 160, max_features=15, strength=(1.0, 1.0), row_strength=0.0, **more)
     page = evidence_batch(batch)
     assert page.queries.channels is not None
     areas = auroc(page.queries.channels, page.labels).mean(0)
     assert areas.min() > 0.45
     assert areas.max() < 0.55
-
-
-def test_tables_have_few_features_more_often_than_many() -> None:
-    n_features = draw_widths(CausalConfig(), Draws(0), 400)
-    assert 0.7 < (n_features <= 40).float().mean() < 0.97
-    assert n_features.max() > 80
 
 
 def test_kinds_of_weight_zero_never_come() -> None:

@@ -106,9 +106,10 @@ def test_each_class_has_a_dependence_of_its_own() -> None:
     assert abs(np.corrcoef(scores[1::2].T)[0, 1] + 0.5) < 0.05
 
 
-@pytest.mark.parametrize("kind", ["reflected", "dependency"])
-@pytest.mark.parametrize("name", list(CopulaFamilies.__dataclass_fields__))
-def test_outliers_of_copulas_keep_their_marginals_and_break_the_joint(kind: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"), zip(CopulaFamilies.__dataclass_fields__, ["reflected", "dependency"] * 2, strict=True)
+)
+def test_outliers_of_copulas_keep_their_marginals_and_break_the_joint(name: str, kind: str) -> None:
     width: Any = {"max_features": 6, "min_features": 6, "wide_share": 0.0, "typical_features": 6.0}
     joint: Any = {"single_class": 1.0, "factors": (1, 1), "dependence": (0.9, 0.95), "independent_share": 0.0}
     plain: Any = {"feature_spread": 0.0, "hidden": 0.0, "odd_inliers": (1e-9, 1e-9), "marginals": PLAIN}

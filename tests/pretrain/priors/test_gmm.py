@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
-from torch import Tensor
 
-from pretrain.evaluation.studies import STUDIES, configured
 from pretrain.priors.draws import Draws
 from pretrain.priors.gmm import GmmConfig, GmmDatasets, mahalanobis, sample_gmm
 from pretrain.priors.mixture import BatchSource, DataConfig
 from pretrain.priors.reuse import GmmReuse, ReuseConfig, draw_transform
-from pretrain.training.config import TrainConfig
-from pretrain.training.presets import PRESETS, with_settings
 
 CONFIGS = [
     GmmConfig(max_features=12),
@@ -147,36 +140,3 @@ def test_batches_with_reuse_are_a_function_of_seed_and_step_too() -> None:
     assert torch.equal(walked.context, jumped.context)
     assert torch.equal(walked.queries, jumped.queries)
     assert walked.labels.sum(1).tolist() == [3.0] * 4
-
-
-def test_the_paper_draws_new_mixtures_in_every_epoch_and_its_study_compares_that_with_the_same_ones_again() -> None:
-    few, again, study = {"unique": 4, "transforms": 2}, {"unique": 12, "transforms": 0}, STUDIES["transform"]
-    assert mixtures_over_epochs(PRESETS["paper-100"], few) == [4, 8, 12]
-    for size in ("paper", "small"):
-        _, transformed, _, repeated = (configured(study.base, size, one.settings) for one in study.variants[size])
-        assert mixtures_over_epochs(transformed, few) == [4, 8, 12], size
-        assert mixtures_over_epochs(repeated, again) == [12, 12, 12], size
-
-
-def mixtures_over_epochs(config: TrainConfig, reuse: dict[str, Any]) -> list[int]:
-    """How many different mixtures the batches of one, two and three epochs show, of 12 datasets each.
-
-    Leverages of the inliers tell mixtures apart: a linear transform changes none of them.
-    """
-    sizes = {"max_features": 3, "batch": 2, "context_min": 30, "context_max": 30, "queries": 4}
-    changed = with_settings(config, {f"data.{name}": value for name, value in sizes.items()})
-    data = replace(changed.data, reuse=replace(changed.data.reuse or ReuseConfig(), **reuse))
-    source, seen, counts = BatchSource(data, seed=3), list[Tensor](), list[int]()
-    for step in range(18):
-        batch = source.batch(step)
-        for context, queries, labels, d in zip(
-            batch.context, batch.queries, batch.labels, batch.n_features.tolist(), strict=True
-        ):
-            rows = torch.cat([context, queries[labels == 0]])[:, :d].double()
-            basis = torch.linalg.qr(rows - rows.mean(0)).Q
-            found = basis.square().sum(1).sort().values
-            if not any(torch.allclose(found, other, atol=1e-3) for other in seen):
-                seen.append(found)
-        if step % 6 == 5:
-            counts.append(len(seen))
-    return counts

@@ -62,17 +62,3 @@ def test_categorical_columns_have_few_codes_in_no_order_some_of_them_rare() -> N
     both_ways = (rising > 0).any(0) & (rising < 0).any(0)
     assert many.sum() > 5
     assert both_ways[many].float().mean() > 0.8
-
-
-def test_equal_values_get_equal_codes() -> None:
-    rows = Draws(0).normal(2, 50, 6).repeat(1, 2, 1)
-    raw = to_raw(rows, 100, only("plain", "categorical"), Draws(1))
-    assert torch.equal(raw[:, :50], raw[:, 50:])
-
-
-def test_saturated_sensors_stay_at_their_bounds() -> None:
-    raw = to_raw(Draws(0).normal(1, 500, 40), 500, only("plain", "saturated"), Draws(1))[0]
-    at_ends = ((raw == raw.amin(0)).sum(0) > 5) | ((raw == raw.amax(0)).sum(0) > 5)
-    assert at_ends.all()
-    inside = (raw > raw.amin(0)) & (raw < raw.amax(0))
-    assert inside.float().mean() > 0.4

@@ -144,7 +144,7 @@ def test_priors_come_in_proportion_to_their_weights() -> None:
 def test_a_batch_is_finite_padded_with_zeros_and_a_function_of_seed_and_step(
     seed: int, step: int, weight: float
 ) -> None:
-    size: dict[str, Any] = {"max_features": 6, "batch": 3, "context_min": 5, "context_max": 30, "queries": 8}
+    size: dict[str, Any] = {"max_features": 6, "batch": 2, "context_min": 5, "context_max": 30, "queries": 8}
     weights: Any = {"gmm_weight": weight, "causal_weight": 1.01 - weight, "copula_weight": 0.5}
     config = DataConfig(contaminated_share=0.5, **weights, **size)
     batch = BatchSource(config, seed).batch(step)
@@ -156,7 +156,7 @@ def test_a_batch_is_finite_padded_with_zeros_and_a_function_of_seed_and_step(
     assert torch.equal(batch.labels, again.labels)
     assert batch.context.isfinite().all()
     assert batch.queries.isfinite().all()
-    assert batch.labels.sum(1).tolist() == [4.0] * 3
+    assert batch.labels.sum(1).tolist() == [4.0] * 2
     assert 5 <= batch.context.shape[1] <= 30
     assert batch.context.shape[2] == int(batch.n_features.max())
     for b, d in enumerate(batch.n_features.tolist()):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pretrain.priors.causal import CausalConfig, causal_tables
 from pretrain.priors.datasets import Batch
 from pretrain.priors.draws import Draws
-from pretrain.priors.mixture import BatchSource, DataConfig
+from pretrain.priors.mixture import BatchSource
 from pretrain.priors.streams import KINDS, VIEWS, Stream, StreamConfig, draw_stream, stream_datasets
 from pretrain.training.loader import evidence_batch
 from pretrain.training.presets import PRESETS
@@ -33,6 +33,7 @@ def datasets_of(seed: int, context: int = 200, queries: int = 64) -> Batch:
     return stream_datasets(SHORT, seed, tables, context, queries)
 
 
+@settings(max_examples=8)
 @given(seed=st.integers(0, 2**40))
 def test_a_stream_depends_on_its_seed_alone(seed: int) -> None:
     one, same, other = stream_of(seed), stream_of(seed), stream_of(seed + 1)
@@ -44,18 +45,18 @@ def test_a_stream_depends_on_its_seed_alone(seed: int) -> None:
     assert one.outlier.any()
 
 
-def faulty(kind: str, monkeypatch: pytest.MonkeyPatch) -> list[Stream]:
+def faulty(kind: str, monkeypatch: pytest.MonkeyPatch, n: int = 12) -> list[Stream]:
     """Streams with large faults of one kind, on levels that do not move."""
     monkeypatch.setattr("pretrain.priors.streams.WEIGHTS", np.array([float(each == kind) for each in KINDS]))
     still = (1e-9, 1e-9)
     config = StreamConfig((2000, 2000), (0.1, 0.1), (40, 40), size=(1000, 1000), drift=still, rows=400)
-    return [stream_of(seed, config) for seed in range(12)]
+    return [stream_of(seed, config) for seed in range(n)]
 
 
 @pytest.mark.parametrize("kind", ["shift", "slow", "noise", "spikes", "cluster"])
 def test_faults_with_a_size_are_far_away(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     farther = []
-    for rows, outlier in faulty(kind, monkeypatch):
+    for rows, outlier in faulty(kind, monkeypatch, 6):
         z = np.abs(rows - np.median(rows[~outlier], axis=0)) / (rows[~outlier].std(axis=0) + 1e-12)
         farther.append(z[outlier].max() > 20)
     assert np.mean(farther) > 0.7
@@ -89,7 +90,7 @@ def test_datasets_are_what_views_see(seed: int, context: int, half: int) -> None
 def test_a_trimmed_context_has_fewer_outliers_than_a_sample() -> None:
     """By how far its farthest rows lie from its middle."""
     closer = []
-    for seed in range(30):
+    for seed in range(20):
         batch = datasets_of(seed)
         rows = batch.context[:2, :, : int(batch.n_features[0])].double()
         far = (rows - rows.median(1, keepdim=True).values).abs().amax(1)
@@ -99,16 +100,5 @@ def test_a_trimmed_context_has_fewer_outliers_than_a_sample() -> None:
 
 def test_outliers_of_streams_can_be_found_but_not_all() -> None:
     source = BatchSource(replace(PRESETS["streams"].data, max_features=10, context_max=300), 0)
-    best = torch.cat([evidence_batch(source.batch(i)).best for i in range(3)])
+    best = torch.cat([evidence_batch(source.batch(i)).best for i in range(2)])
     assert 0.6 < best.mean() < 0.98
-
-
-def test_a_batch_mixes_streams_and_tables() -> None:
-    data = DataConfig(batch=16, stream_weight=1.0, max_features=10, context_max=250, queries=32)
-    one, same = BatchSource(data, 3).batch(5), BatchSource(data, 3).batch(5)
-    assert torch.equal(one.context, same.context)
-    assert len(one.context) == len(one.labels) == len(one.n_features) == 16
-    for b, d in enumerate(one.n_features.tolist()):
-        assert (one.context[b, :, d:] == 0).all()
-        assert (one.queries[b, :, d:] == 0).all()
-    assert one.labels.sum(1).tolist() == [16.0] * 16

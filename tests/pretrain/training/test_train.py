@@ -35,7 +35,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUD
 def test_training_lowers_the_loss_on_the_batches_it_sees(tmp_path: Path) -> None:
     config = TrainConfig(
         model="fusion",
-        steps=80,
+        steps=60,
         lr=0.05,
         warmup=5,
         log_every=20,
@@ -101,14 +101,6 @@ def test_without_the_quantile_transform_raw_inputs_are_z_scores() -> None:
         assert (inputs.queries.raw[b, :, d:] == 0).all()
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_every_model_has_the_same_best_channel(name: str) -> None:
-    """The AUROC filter does not depend on the inputs of the model."""
-    evidence = Loader(DATA, 0, make(SHAPES["tiny"]), CPU, filtered=True).inputs(1, 0.0)
-    other = Loader(DATA, 0, make(SHAPES[name]), CPU, filtered=True).inputs(1, 0.0)
-    torch.testing.assert_close(other.best, evidence.best, atol=0.02, rtol=0)
-
-
 @pytest.mark.parametrize("rounded", [False, True])
 def test_a_bad_step_changes_neither_weights_nor_moments_nor_counts(rounded: bool) -> None:
     state = State.fresh(make(RAW), rounded)
@@ -162,7 +154,7 @@ def test_moments_in_bf16_give_nearly_the_same_steps() -> None:
         model: Any = nn.Linear(64, 64, bias=False)
         start = model.weight.detach().clone()
         state, generator = State.fresh(model, rounded), torch.Generator().manual_seed(0)
-        for _ in range(2000):
+        for _ in range(1000):
             model.weight.grad = torch.randn(model.weight.shape, generator=generator) + 0.5
             state.update(0.01, 0.0, 0.0, torch.tensor(True))
         last.append(model.weight.detach())
@@ -255,14 +247,6 @@ def test_single_bad_steps_are_skipped_and_counted(tmp_path: Path, monkeypatch: p
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, every=1)
-    with pytest.raises(FomoError, match="lower --lr"):
-        train(replace(TINY, steps=100), tmp_path, "cpu")
-
-
-def test_training_in_bf16_is_near_that_in_fp32(tmp_path: Path) -> None:
-    losses, trained = [], []
-    for precision in ("fp32", "bf16"):
-        trained.append(weights(train(replace(TINY, precision=precision), tmp_path / precision, "cpu")))
-        losses.append([line["loss"] for line in read_log(tmp_path / precision / "log.jsonl")])
-    assert any(not torch.equal(value, trained[1][name]) for name, value in trained[0].items())
-    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    monkeypatch.setattr("pretrain.training.train.MAX_BAD_STEPS", 10)
+    with pytest.raises(FomoError, match=r"finite for 10 steps .* lower --lr"):
+        train(replace(TINY, steps=20), tmp_path, "cpu")
