@@ -93,8 +93,10 @@ kernels = {id(f): f for module in modules for f in vars(module).values() if hasa
 before = {f.__name__: len(f.signatures) for f in kernels}
 detector = Detector(model, 3, DetectorConfig(min_context=40, context_size=200, lag=40))
 rng = np.random.default_rng(0)
-for _ in range(20):
-    detector.process(rng.normal(size=(50, 3)))
+for first in range(0, 1000, 50):
+    rows = rng.normal(size=(50, 3))
+    rows[3] *= -1e30 if first == 0 else 1
+    detector.process(rows)
 detector.feedback(np.arange(950, 1000), np.ones(50, dtype=bool))
 twin = Detector(model, 3, DetectorConfig(min_context=40, context_size=200, lag=40))
 twin.recover(detector.copy().changes())
