@@ -163,7 +163,8 @@ class _Layout:
         above = [row for row in above if not _is_remark(row)] or above
         fitting = [row for row in above if self._fits(row) and any(map(str.strip, row.cells))]
         if fitting and _is_remark(fitting[0]):  # units repeat themselves
-            fitting = [row for row in fitting if len({*row.cells}) == len(row.cells)][-1:] or fitting[-1:]
+            differ = [row for row in fitting if len({cell.lstrip("# ") for cell in row.cells}) == len(row.cells)]
+            fitting = differ[-1:] or fitting[-1:]
         if not fitting:
             return (above[-1] if above else None), []
         fullest = max(fitting, key=lambda row: len({cell for cell in row.cells if _cell_type(cell) == "text"}))
