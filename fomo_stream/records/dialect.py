@@ -80,8 +80,10 @@ def dialect_of(
         alone = _Layout(lines, first, next(mark for mark in (*DELIMITERS, "^") if mark not in present), skip)
         if best is None or (alone.is_one_column and alone.regular > best.regular * best.is_one_column):
             best = alone
-    by_blanks = _Layout(lines, first, BLANKS, skip)
-    return (by_blanks if by_blanks.is_table and by_blanks.score > best.score else best).dialect(name, decimal, text)
+    if not (best.has_names and best.has_values):
+        by_blanks = _Layout(lines, first, BLANKS, skip)
+        best = by_blanks if by_blanks.is_table and by_blanks.score > best.score else best
+    return best.dialect(name, decimal, text)
 
 
 class _Layout:
@@ -128,6 +130,11 @@ class _Layout:
     def is_one_column(self) -> bool:
         """Return whether this may be one column under a name that no delimiter would cut."""
         return self.width == 1 and self.has_names and self._names[0] != "" and not set(DELIMITERS) & set(self._names[0])
+
+    @property
+    def has_values(self) -> bool:
+        """Return whether there is a column of numbers or times."""
+        return bool(self._typed)
 
     @property
     def is_table(self) -> bool:
