@@ -113,13 +113,16 @@ class CsvRows:
         return self._bad(number, text, "ragged", has)
 
     def _ended(self, cells: list[str]) -> list[str]:
-        return cells[:-1] if (self.ends_empty or self._by_blanks) and not cells[-1].strip() else cells
+        ends_empty = self.ends_empty or self._by_blanks
+        return cells[:-1] if ends_empty and cells and not cells[-1].strip() else cells
 
     def _bad(self, number: int, text: str, reason: str, message: str) -> Row:
         return Row(number, number, self._pieces(text), RecordError(reason, message))
 
     def _pieces(self, text: str) -> list[str]:
-        return text.split() if self._by_blanks else text.rstrip("\r\n").split(self._delimiter)
+        if self._by_blanks:
+            return [piece for piece in text.strip(" \t\r\n").split(" ") if piece]
+        return text.rstrip("\r\n").split(self._delimiter)
 
 
 def decoded(line: bytes) -> str:

@@ -80,9 +80,11 @@ def dialect_of(
         alone = _Layout(lines, first, next(mark for mark in (*DELIMITERS, "^") if mark not in present), skip)
         if best is None or (alone.is_one_column and alone.regular > best.regular * best.is_one_column):
             best = alone
-    if not (best.has_names and best.has_values):
+    if separator is None and not (best.width > 1 and best.has_names):
         by_blanks = _Layout(lines, first, BLANKS, skip)
-        best = by_blanks if by_blanks.is_table and by_blanks.score > best.score else best
+        # One column may have blanks between the thousands of its numbers, and a name with blanks.
+        is_column = best.has_names and best.has_bare_numbers and best.header_line == by_blanks.header_line
+        best = by_blanks if by_blanks.is_table and not is_column else best
     return best.dialect(name, decimal, text)
 
 
@@ -112,6 +114,9 @@ class _Layout:
             self._typed = [i for i, count in enumerate(types) if count["value"] and count["value"] >= count["text"]]
             if self._typed:
                 break
+        # A date may also be the name of a column of numbers.
+        columns = [[row.cells[i] for row in regular] for i in range(self.width)]
+        self._timed = {i for i in self._typed if 2 * sum(map(_is_only_a_time, columns[i])) > len(columns[i])}
         n_broken = sum(row.error is not None for row in shifted)
         self.regular = widths[self.width] / max(1, len(self._rows) + n_broken)  # share of the rows
         pattern = self.regular * (1 - 1 / max(1, self.width))
@@ -132,9 +137,16 @@ class _Layout:
         return self.width == 1 and self.has_names and self._names[0] != "" and not set(DELIMITERS) & set(self._names[0])
 
     @property
-    def has_values(self) -> bool:
-        """Return whether there is a column of numbers or times."""
-        return bool(self._typed)
+    def header_line(self) -> int | None:
+        """Return the number of the line of names."""
+        return None if self.header is None else self.header.number
+
+    @property
+    def has_bare_numbers(self) -> bool:
+        """Return whether all cells are numbers with nothing around them, or missing."""
+        cells = [cell.strip() for row in self._rows if row is not self.header for cell in row.cells]
+        numbers = [parse_number(cell) for cell in cells if cell.lower() not in MISSING]
+        return all(number is not None and not number.before and not number.after for number in numbers)
 
     @property
     def is_table(self) -> bool:
@@ -170,8 +182,9 @@ class _Layout:
         above = [row for row in above if not _is_remark(row)] or above
         fitting = [row for row in above if self._fits(row) and any(map(str.strip, row.cells))]
         if fitting and _is_remark(fitting[0]):  # units repeat themselves
-            differ = [row for row in fitting if len({cell.lstrip("# ") for cell in row.cells}) == len(row.cells)]
-            fitting = differ[-1:] or fitting[-1:]
+            plain = [(row, [cell.lstrip("# ") for cell in row.cells]) for row in fitting]
+            names = [row for row, cells in plain if len({*cells}) == len(cells) and not _are_units(cells)]
+            fitting = names[-1:] or fitting[-1:]
         if not fitting:
             return (above[-1] if above else None), []
         fullest = max(fitting, key=lambda row: len({cell for cell in row.cells if _cell_type(cell) == "text"}))
@@ -179,7 +192,7 @@ class _Layout:
         measured = [row for row in named if not _are_units(row.cells)] or named
         # One or two cells may also be a remark and its value; in columns of text, they may be a record.
         n = min(len(row.cells) for row in measured)
-        header = measured[-1] if n == len(self._typed) <= 2 else measured[0]
+        header = measured[-1] if n == len(self._typed) <= 2 or self.delimiter == BLANKS else measured[0]
         if len(header.cells) == self.width - 1:
             self.ends_empty, self.width = True, self.width - 1
         end = len(self._rows) if begin is None else begin
@@ -200,7 +213,8 @@ class _Layout:
 
     def _values(self, row: Row) -> tuple[int, int]:
         """Count the cells of a row in the columns of numbers and times: those with such values, and those with text."""
-        types = Counter(_cell_type(row.cells[column]) for column in self._typed if column < len(row.cells))
+        cells = [(row.cells[column], column in self._timed) for column in self._typed if column < len(row.cells)]
+        types = Counter("text" if not timed and _is_only_a_time(cell) else _cell_type(cell) for cell, timed in cells)
         return types["value"], types["text"]
 
     def _is_record(self, row: Row) -> bool:
@@ -235,6 +249,8 @@ class _Layout:
                 listed = ", ".join(map(str, others[:10])) + (", ..." if len(others) > 10 else "")
                 notes[-1] += f"; {'line' if len(others) == 1 else 'lines'} {listed} left out"
             notes[-1] += "; --skip-lines names another"
+        if self.delimiter == BLANKS:
+            notes.append(f"blanks separate the cells of {name}; if that is wrong, say --delimiter")
         forms, form_notes, is_certain = self._forms(names, name, decimal, text, {header.number, *between})
         return Dialect(
             self.delimiter, header.number, tuple(names), forms, self.ends_empty, frozenset(between),
@@ -245,6 +261,8 @@ class _Layout:
         """Return why the names cannot be used, and what to do."""
         if self._broken is not None and (header is None or self._broken.number < header.number):
             return f"{name} has no readable line of column names: {self._broken.error}", CORRECTION
+        if header is None and not self._rows:
+            return f"{name} has no line of column names", "add one"
         first = self._rows[0] if header is None else header
         shown = clean(self._sign.join(first.cells))[:60]
         if header is None:
@@ -310,6 +328,12 @@ def _is_ambiguous(number: Number) -> bool:
     """Return whether a comma of a number may be of either kind; 1.234 has no comma, and is read with its point."""
     point, comma = number.values
     return point is not None and comma is not None and abs(point) > abs(comma)
+
+
+@lru_cache(maxsize=20_000)
+def _is_only_a_time(cell: str) -> bool:
+    """Return whether a cell is a time, and no number."""
+    return is_time(cell) and parse_number(cell) is None
 
 
 @lru_cache(maxsize=20_000)

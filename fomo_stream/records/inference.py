@@ -223,15 +223,19 @@ def _reason_left_out(path: str, values: list[Any], n_records: int) -> str | None
 
 
 def _parts_of_times(leaves: Mapping[str, list[Any]]) -> set[str]:
-    """Return the leaves that are a date or time together: at least two of year, month, ..., second, of one name."""
-    dates: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    """Return the leaves that are a date together: at least two of year, month, ..., second, and not only of a clock."""
+    found: defaultdict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
     for path, values in leaves.items():
-        *before, last = words_of(path) or [""]
+        parent, _, name = path.rpartition(".")
+        *before, last = words_of(path) if name[-1:].isalpha() else [""]  # not hour_1, hour_2, ...
         low, high = _DATE_PARTS.get(last, (np.inf, -np.inf))
         x = numbers([value for value in values if not is_missing(value)])
-        if _TIME_WORDS.issuperset(before) and len(x) and ((low <= x) & (x <= high) & (x == np.round(x))).all():
-            dates[(path.rpartition(".")[0], *before)].append(path)
-    return {path for parts in dates.values() if len(parts) > 1 for path in parts}
+        x = x[~np.isnan(x)]
+        is_of_time = _TIME_WORDS.issuperset([*before, *words_of(parent)[-1:]])
+        if is_of_time and len(x) and ((low <= x) & (x <= high) & (x == np.round(x))).all():
+            found[(parent, *before)].setdefault(last, []).append(path)
+    times = [parts for parts in found.values() if len(parts) > 1 and parts.keys() & {"year", "month", "day"}]
+    return {path for parts in times for paths in parts.values() for path in paths}
 
 
 def _is_one_word(texts: Sequence[Any], x: Float) -> bool:

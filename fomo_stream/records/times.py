@@ -49,7 +49,7 @@ _FORMS = (
     *(re.compile(rf"{date}(?:(?:T|:|,? ){_CLOCK}{_ZONE})?", re.IGNORECASE | re.ASCII) for date in _DATES),
     re.compile(rf"[a-z]{{3}} {_NAME} +{_DAY} {_CLOCK}{_ZONE} {_YEAR}", re.IGNORECASE | re.ASCII),  # of `date` and ctime
 )
-_AMBIGUOUS = re.compile(r"\d{1,2}[-/]\d{1,2}[-/]\d{4}(?: .*)?")
+_AMBIGUOUS = re.compile(r"\d{1,2}[-/]\d{1,2}[-/](?:\d\d){1,2}(?: .*)?")
 _MAX_TEXT = 50  # characters of a time
 
 
@@ -130,8 +130,8 @@ def check_times(field: str, values: Sequence[Any], zone: tzinfo) -> Iterator[str
     first = next((str(value)[:40] for value in values if value is not None), "nothing")
     if not times:
         if _AMBIGUOUS.fullmatch(first.strip()):
-            why = "may be a day of two months"
-            raise SchemaError(f"--time {field}: {first!r} {why}", "write the year first, or the month as a word")
+            why = f"--time {field}: day and month of {first!r} may be in either order"
+            raise SchemaError(why, "write the year first, or the month as a word")
         raise SchemaError(
             f"--time {field}: {first!r} is not a time; it has to be a number since 1970 (s, ms, us or ns), or ISO 8601"
         )

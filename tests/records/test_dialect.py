@@ -238,12 +238,45 @@ def test_one_blank_may_separate_cells_of_which_some_are_empty() -> None:
     rows = "".join(f"{i} {'' if i % 5 == 0 else i * 2} {i * 3}\n" for i in range(50))
     found, _ = read(f"a b c\n{rows}".encode(), delimiter=" ")
     assert found["b"] == [None if i % 5 == 0 else i * 2 for i in range(50)]
-    sentences = "".join(f"{i % 7} kg\n" for i in range(50))
-    assert list(read(f"my load\n{sentences}".encode())[0]) == ["my load"], "one column, whose values have a unit"
-    grouped = "".join(f"{i % 7 + 1} {100 + i}\n" for i in range(50))
-    assert read(f"load\n{grouped}".encode())[0]["load"][:2] == [1100.0, 2101.0]
-    with pytest.raises(SchemaError, match="starts with numbers, not with a header"):
-        read(grouped.encode())
+
+
+@pytest.mark.parametrize(
+    ("above", "row", "names", "first"),
+    [
+        ("t a b", "{i} {h} {h}", ["t", "a", "b"], 0.0),  # not one number with blanks between thousands
+        ("date load", "2026-10-01 {i}", ["date", "load"], "2026-10-01"),
+        ("Total load", "1 {h}", ["Total load"], 1100.0),
+        ("my load", "{i} kg", ["my load"], 0.0),
+        ("Date time\tload", "2026-10-01 12:00:00\t{i}", ["Date time", "load"], "2026-10-01 12:00:00"),
+        ("total load,net power", "1 234,5 {h}", ["total load", "net power"], 1234.0),
+        ("min max,from to", "{i} 4,5 6", ["min max", "from to"], "0 4"),
+        ("sep=;\nmin max;load", "{i} 4;5", ["min max", "load"], "0 4"),
+        ("a b", "\f\n{i} {h}", ["a", "b"], 0.0),  # lines of other blanks
+        ("a,b", "\u3000\n{i},{h}", ["a", "b"], 0.0),
+        ("Data from a station\nTime Load Temp", "{i} {h} 3", ["Time", "Load", "Temp"], 0.0),
+        ("# Time Load Temp\n# s kW C", "{i} {h} 3", ["Time", "Load", "Temp"], 0.0),
+        ("Sensor;01.10.2026;2 Oct 2026", "s1;{i};{h}", ["Sensor", "01.10.2026", "2 Oct 2026"], "s1"),  # dates are names
+        ("Sensor,2026-10-01", "s1,{i}", ["Sensor", "2026-10-01"], "s1"),
+        ("Created;01.10.2026\nSensor;Load", "s1;{i}", ["Sensor", "Load"], "s1"),
+    ],
+)
+def test_blanks_and_dates_count_for_as_much_as_a_reader_sees(
+    above: str, row: str, names: list[str], first: object
+) -> None:
+    rows = "".join(row.format(i=i, h=100 + i) + "\n" for i in range(50))
+    found, _ = read(f"{above}\n{rows}".encode())
+    assert list(found) == names
+    assert {len(column) for column in found.values()} == {50}
+    assert found[names[0]][0] == first
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("1 2\n3 4\n5 6\n", "starts with numbers, not with a header"), ("sep=;\n", "no line of column names; add one")],
+)
+def test_a_file_without_names_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(SchemaError, match=complaint):
+        read(text.encode())
 
 
 def test_a_quote_may_follow_a_delimiter_and_blanks() -> None:

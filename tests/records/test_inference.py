@@ -177,8 +177,13 @@ def test_parts_of_a_time_are_no_features_and_names_alone_decide_nothing() -> Non
     schema, left_out = infer_schema(records, categorical=("day",))
     assert left_out == dict.fromkeys(["Month", "hour", "year", "date_month", "date_year"], "part of a time")
     assert set(schema.features) == {"day", "logins_month", *odd}
-    _, left_out = infer_schema([{"year": 2026, "load": i % 7} for i in range(40)])
-    assert left_out == {}, "a single part may be a measurement"
+    for measured in (
+        {"year": 2026, "load": 3},
+        {"hour_0": 1, "hour_1": 2, "day1": 3, "day2": 1},
+        {"minute": 3, "second": 4},
+        {"errors": {"minute": 2, "hour": 12, "day": 20}},
+    ):
+        assert infer_schema([measured] * 40)[1] == {}, "each may be a measurement"
 
 
 @pytest.mark.parametrize("unit", [1, 1e3, 1e6, 1e9])  # seconds, milliseconds, microseconds, nanoseconds

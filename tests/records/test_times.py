@@ -99,9 +99,9 @@ def test_text_like_a_time_that_nobody_would_write_is_none(text: str) -> None:
     assert to_milliseconds(text) is None
 
 
-@pytest.mark.parametrize("text", ["03/01/2026", "3/1/2026 12:00 AM", "03-01-2026 00:00:00"])
+@pytest.mark.parametrize("text", ["03/01/2026", "3/1/2026 12:00 AM", "03-01-2026 00:00:00", "1/3/26"])
 def test_a_date_that_may_be_of_two_months_is_refused_with_the_reason(text: str) -> None:
-    with pytest.raises(SchemaError, match=r"may be a day of two months; write the year first") as caught:
+    with pytest.raises(SchemaError, match=r"may be in either order; write the year first") as caught:
         list(check_times("at", [None, text], UTC))
     assert text in str(caught.value)
 
