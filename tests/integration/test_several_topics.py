@@ -17,6 +17,7 @@ from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, ConfigError
 from fomo_stream.kafka import topic_services
 from fomo_stream.kafka.topic_services import TopicServices
+from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.monitor import Monitors
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.topic_selection import TopicCatalog
@@ -32,10 +33,11 @@ FLAGS = {
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_services, "LISTING_S", 0.3)
     monkeypatch.setattr(topic_services, "MIN_RETRY_S", 0.3)
     monkeypatch.setattr(topic_services, "MAX_RETRY_S", 1.0)
+    monkeypatch.setattr(topic_services, "load_ready", shared_model)
 
 
 @contextmanager
