@@ -79,7 +79,7 @@ def known(url: str, **changes: Any) -> Iterator[Known]:
 
 def test_generated_schemas(registry_url: str, client: SchemaRegistryClient) -> None:
     @given(schema=avro_schemas(), seed=st.integers(0, 2**32))
-    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=10, suppress_health_check=list(HealthCheck))
     def check(schema: Any, seed: int) -> None:
         random.seed(seed)
         text = json.dumps({**schema, "name": unique("T").replace("-", "")})

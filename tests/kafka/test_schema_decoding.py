@@ -28,6 +28,7 @@ sys.path.append(str(Path(__file__).parents[1] / "notify"))
 from receivers import Receiver, Reply, Request, receiving
 
 from fomo_stream.errors import ConfigError, FomoError, RecordError, RegistryError, SchemaError, SchemaPendingError
+from fomo_stream.kafka import decoding
 from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.registry import client as client_module
 from fomo_stream.kafka.registry import codec_for
@@ -352,24 +353,27 @@ def decoder(answers: Answers) -> Iterator[Decoder]:
         assert not thread.is_alive()
 
 
-def test_the_schemas_of_all_records_that_wait_are_asked_for_at_once(answers: Answers, decoder: Decoder) -> None:
+def test_the_schemas_of_all_records_that_wait_are_asked_for_at_once(
+    answers: Answers, decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A partition is read on until enough of its records wait."""
+    monkeypatch.setattr(decoding, "MAX_WAITING_RECORDS", 100)
     answers.add(7, READING)
     answers.holds.clear()
-    values = [*(prefix(number) + BODY for number in range(100, 1099)), prefix(7) + BODY]
+    values = [*(prefix(number) + BODY for number in range(100, 199)), prefix(7) + BODY]
     for at, value in enumerate(values):
         assert not decoder.to_pause
         assert decoder.receive(record(at, value), 0.0) is None
     assert decoder.waits(0)
     assert decoder.to_pause == {0}
     answers.holds.set()
-    wait_for(lambda: answers.asked.total() >= 1000, "all ids to be asked for")  # nobody has asked for the next record
-    items = take(decoder, 1000)
-    assert [item.offset for item in items] == [*range(1000)]
+    wait_for(lambda: answers.asked.total() >= 100, "all ids to be asked for")  # nobody has asked for the next record
+    items = take(decoder, 100)
+    assert [item.offset for item in items] == [*range(100)]
     assert not decoder.to_pause
     assert {item.error.reason for item in items[:-1] if item.error} == {"unknown_schema"}
     assert items[-1].fields == {"flow": 3.5}
-    again = decoder.receive(record(1000, values[0]), 0.0)
+    again = decoder.receive(record(100, values[0]), 0.0)
     assert again is not None
     assert again.error is not None
     assert answers.asked["/schemas/ids/100"] == 1

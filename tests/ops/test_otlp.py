@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[1] / "notify"))
 
 import pytest
 from brokers import Broker, free_ports, wait_for
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client.metrics_core import Metric as Family
@@ -91,6 +91,7 @@ def own(samples: Samples) -> Samples:
 # --- what arrives
 
 
+@settings(max_examples=8)
 @given(st.lists(st.lists(RESULTS, max_size=5), max_size=4), st.lists(st.floats(0, 1e5), max_size=5), st.booleans())
 def test_what_arrives_is_what_a_scrape_has(
     batches: list[list[dict[str, Any]]], ages: list[float], has_one_topic: bool
@@ -186,13 +187,13 @@ def test_a_collector_that_never_answers_holds_neither_the_scoring_nor_the_end(
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1")
     monkeypatch.setattr(otlp, "LAST_S", 0.2)
     collector.answer = lambda _request: Reply(-1)
-    settings = sensors(broker, otlp=True)
-    broker.produce(settings.topic, readings(300))
-    with Running(settings) as running:
+    its = sensors(broker, otlp=True)
+    broker.produce(its.topic, readings(60))
+    with Running(its) as running:
         collector.wait_for(len)
-        wait_for(lambda: broker.committed(settings.group, settings.topic) == 300, "all to be committed")
-        broker.produce(settings.topic, readings(20))
-        wait_for(lambda: broker.committed(settings.group, settings.topic) == 320, "all to be committed")
+        wait_for(lambda: broker.committed(its.group, its.topic) == 60, "all to be committed")
+        broker.produce(its.topic, readings(20))
+        wait_for(lambda: broker.committed(its.group, its.topic) == 80, "all to be committed")
         running.service.stop()
         wait_for(lambda: running.has_ended, "the end", 8)
     assert not collector.released.is_set()

@@ -20,7 +20,7 @@ labels = st.lists(st.tuples(st.integers(-40, 30), st.booleans(), st.booleans()),
 spans = st.lists(st.tuples(st.integers(1, 40), labels, st.booleans()), min_size=1, max_size=4)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(spans)
 def test_what_one_writes_another_becomes(what: Any) -> None:
     """However often a partition moves, it scores as if it never had, heeds each label once, and so it goes on."""
