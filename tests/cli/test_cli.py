@@ -16,24 +16,13 @@ import pytest
 from flag_tables import SETTINGS
 
 from fomo_stream.cli.main import COMMANDS, main
-from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.kafka.broker.clients import make_admin
 from fomo_stream.logs import ClientLog, kv, quiet_clients
-from fomo_stream.settings.commands import ScoreSettings
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import extra_of, option
 
 GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"
-
-
-def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = parse(ServiceSettings, ["--topic", "t", "--kafka.linger.ms", "7", "--kafka.sasl.mechanism=PLAIN"])
-    assert settings.kafka == {"linger.ms": "7", "sasl.mechanism": "PLAIN"}
-    monkeypatch.setenv("FOMO_SCORES_ONLY", "true")
-    assert not parse(ServiceSettings, ["--topic", "t", "--no-scores-only"]).scores_only
-    assert parse(ScoreSettings, ["data.csv", "--batch-size", "9"]).file == "data.csv"
-    assert parse(ScoreSettings, ["--batch-size", "9", "-"]).file == parse(ScoreSettings, []).file == "-"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, fatal, retriable
@@ -118,17 +118,6 @@ def test_outputs_sent_during_a_commit_belong_to_the_next_one(kind: Kind) -> None
     assert (setup.out(), setup.broker.offsets) == ([b"1", b"2"], {("t", 0): 2})
 
 
-@both
-def test_outputs_that_fail_during_a_commit_are_undone(kind: Kind) -> None:
-    """The client refuses to abort before the commit that it has begun is asked for again."""
-    setup = Setup(kind)
-    setup.broker.slow = {"slow"}
-    setup.send(b"denied")
-    setup.send(b"1", topic="slow")
-    setup.fail()
-    assert (setup.out(), setup.broker.offsets) == ([], {})
-
-
 @pytest.mark.parametrize("call", ["commit_transaction", "send_offsets_to_transaction"])
 @pytest.mark.parametrize("done_before", ["the abort", "what comes after it"])
 def test_a_call_that_hangs_is_abandoned_and_takes_effect_as_a_whole_or_never(
@@ -228,18 +217,6 @@ def test_all_invalid_records_of_a_batch_are_found_at_once(kind: Kind) -> None:
     assert len(sending.broker.values("dead")) == 13
 
 
-def test_an_output_is_found_though_the_client_only_says_that_it_failed_before() -> None:
-    """The report that says why comes after the next call, which fails."""
-    setup = Setup()
-    setup.broker.refuses = lambda produced: INVALID if produced.value == b"odd" else None
-    setup.send(b"odd", number=7)
-    setup.broker.producers[-1].send()
-    setup.send(b"next", number=8)
-    assert setup.delivery.has_failed
-    assert setup.delivery.abort()
-    assert [setup.delivery.refusals.of("out", record(number))[0] for number in (7, 8)] == [1, 0]
-
-
 @both
 def test_a_full_queue_is_waited_for_and_finally_a_failure(kind: Kind) -> None:
     setup = Setup(kind)
@@ -334,20 +311,6 @@ def test_exactly_the_outputs_that_the_broker_never_accepts_are_refused(
         assert (list(dict.fromkeys(sending.out())), list(dict.fromkeys(sending.broker.values("dead")))) == (good, dead)
     assert sending.broker.offsets == {("t", 0): len(wanted)}
     assert "batch.num.messages" not in sending.broker.producers[-1].options  # batches are whole again
-
-
-def test_a_record_can_be_refused_again_and_for_another_reason() -> None:
-    """A refusal is of one topic and one source: other topics have records of the same partition and offset."""
-    setup = Setup()
-    codes = []
-    for value, stamp in ((b"late", -1), (b"late", -1), (b"large", 0)):
-        setup.delivery.send(replace(output(value), timestamp=stamp))
-        setup.fail()
-        refusals, why = setup.delivery.refusals.of("out", record(0))
-        codes.append((refusals, why.code() if why is not None else None))
-    assert codes == [(0, None), (1, KafkaError.INVALID_TIMESTAMP), (2, KafkaError.MSG_SIZE_TOO_LARGE)]
-    of = setup.delivery.refusals.of
-    assert of("dead", record(0)) == of("out", record(0, "feedback")) == (0, None)
 
 
 def test_a_refused_record_without_a_source_ends_the_service_with_an_error() -> None:
@@ -463,12 +426,3 @@ def test_a_member_that_has_lost_its_partitions_commits_nothing(kind: Kind) -> No
     assert setup.commit() is CommitOutcome.REFUSED
     assert setup.delivery.abort()
     assert setup.broker.offsets == {}
-
-
-def test_a_fatal_error_that_the_client_raises_while_reports_are_served_ends_as_fenced() -> None:
-    setup = Setup()
-    setup.send(b"1")
-    setup.broker.expire("instance")
-    polled = patch.object(setup.broker.producers[-1], "poll", side_effect=KafkaException(fatal()))
-    with polled, pytest.raises(FencedError, match="fenced"):
-        setup.delivery.abort()

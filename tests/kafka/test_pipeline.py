@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -22,8 +21,7 @@ from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.background import MAX_REORDERED_TASKS, BackgroundExecutor
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.kafka.topics.watch import TopicsAnswer
-from fomo_stream.partition.record import Headers, MicroBatch, Record
+from fomo_stream.partition.record import Record
 
 # --- offsets
 
@@ -79,15 +77,6 @@ def test_a_change_of_the_state_is_never_committed_without_an_offset() -> None:
     assert found["t", 0] == 30
 
 
-def test_a_label_topic_that_is_gone_gets_no_offset_but_outputs_never_go_without_their_input_s() -> None:
-    pipeline = make_pipeline(Recording(), feedback="f")
-    pipeline.receive(record(0), 0.0)
-    pipeline.finish([0])
-    pipeline.receive_label(Record("f", 0, 0, None, None, b"{", []), lambda *_: True)
-    assert [(found.topic, found.offset) for found in pipeline.stage(TopicsAnswer({}, {}))] == [("t", 1)]
-    assert commit(pipeline) == {("t", 0): 1, ("f", 0): 1}
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_tombstones_are_passed_over_if_that_is_wanted(known: bool) -> None:
     """Others get the same scores, and offsets go on; of labels a missing value stays a mistake."""
@@ -126,18 +115,6 @@ def test_an_output_that_is_too_large_with_its_white_space_is_written_without() -
     loose, tight = [output.value or b"" for output in delivery.to("t-scores")]
     assert (b" " in loose, b" " in tight) == (True, False)
     assert {name: json.loads(tight)[name] for name in fields} == fields
-
-
-def test_headers_pass_through_but_the_number_of_attempts_stays_in_dead_letters() -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery)
-    headers: Headers = [("traceparent", b"00-4bf9-00f0-01"), ("tracestate", b"a=1"), ("tracestate", b"b=2")]
-    headers += [("baggage", None), ("fomo-attempts", b"2")]
-    for offset, value in enumerate((b'{"x": 1.0}', b"{")):
-        pipeline.receive(record(offset, value=value)._replace(headers=headers), 0.0)
-    pipeline.finish([0])
-    (scored,), (letter,) = delivery.to("t-scores"), delivery.to("t-dead-letters")
-    assert (scored.headers, letter.headers[: len(headers)]) == (headers[:-1], headers)
 
 
 def test_a_dead_letter_that_is_refused_is_cut_and_in_the_end_a_matter_for_people() -> None:
@@ -228,23 +205,6 @@ def test_a_seed_context_is_encoded_once_for_all_partitions(tmp_path: Path) -> No
     assert executor.submitted == len(DEFAULT) - 1  # nothing is known of keys
 
 
-@given(size=st.integers(1, 10), age=st.floats(0, 1), steps=st.lists(st.floats(0, 0.5), max_size=50))
-def test_every_item_leaves_once_in_order_and_no_batch_is_too_large(size: int, age: float, steps: list[float]) -> None:
-    batch = MicroBatch[int](size, age)
-    now, taken = 0.0, []
-    for number, step in enumerate(steps):
-        now += step
-        full = batch.add(number, now)
-        assert batch.is_due(now) >= full
-        assert len(batch) <= size
-        if batch.is_due(now):
-            items = batch.take()
-            assert len(items) == size if full else items
-            taken += items
-    assert taken + batch.take() == list(range(len(steps)))
-    assert not batch.is_due(now + 2)
-
-
 # --- tasks in the background
 
 
@@ -274,14 +234,3 @@ def test_the_task_that_is_needed_soonest_runs_first_and_none_is_overtaken_for_ev
     assert sorted(done) == list(range(len(numbers)))
     assert len(numbers) >= MAX_REORDERED_TASKS or done == sorted(done, key=lambda i: (-numbers[i], i))
     assert all(place < i + MAX_REORDERED_TASKS for place, i in enumerate(done))
-
-
-def test_a_thread_that_waits_keeps_nothing_of_its_last_task() -> None:
-    class Generation: ...
-
-    with BackgroundExecutor("tasks") as thread:
-        kept = weakref.ref(thread.submit(Generation).result())
-        ended = threading.Event()
-        weakref.finalize(thread.submit(Generation).result(), ended.set)
-        assert ended.wait(60)
-    assert kept() is None

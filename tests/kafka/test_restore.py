@@ -314,11 +314,3 @@ def test_without_anything_to_restore_it_has_no_client() -> None:
             assert [restored.entries for _, restored in taken(one)] == [{"detector/x": b"learned"}]
             waits(one, lambda: readers[-1].closed)
             assert len(readers) == count
-
-
-def test_a_partition_that_waits_does_not_delay_others() -> None:
-    broker = MemoryBroker()
-    with restorer(broker) as one:
-        one.request(task(0), delay=60.0)
-        one.request(task(1))
-        assert [number for number, _ in taken(one)] == [1]

@@ -147,13 +147,6 @@ def test_an_end_of_what_does_not_fire_ends_each_severity(receiver: Receiver, sta
     assert [one["labels"]["severity"] for one in receiver.requests[0].json] == ["warning", "critical"]
 
 
-def test_an_alert_about_a_record_of_the_future_begins_now(receiver: Receiver) -> None:
-    late = event(alert(7, timestamp=9_000_000_000_000))
-    target("--alertmanager", receiver.url).send(message_of("opened", late))
-    (told,) = receiver.requests[0].json
-    assert told["startsAt"] == "2027-01-15T08:00:00.000Z"
-
-
 # --- people
 
 

@@ -155,17 +155,6 @@ def test_a_collector_that_refuses_is_logged_once_and_asked_again(
     assert len(line) < 500
 
 
-def test_without_a_collector_the_reason_is_logged_and_a_collector_that_comes_gets_all(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with receiving() as closed:
-        pass
-    monkeypatch.setenv(ENDPOINT, closed.url)
-    with OtlpSender(list, 0.01):
-        wait_for(lambda: lines(caplog), "the line")
-    assert "refused" in lines(caplog)[0]
-
-
 def test_a_defect_is_logged_and_the_next_push_succeeds(collector: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     answers = iter([ValueError("marker"), ValueError("marker")])
 

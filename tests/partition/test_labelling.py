@@ -61,22 +61,6 @@ def effects(delivery: Recording) -> list[dict[str, Any]]:
 # --- effects
 
 
-def test_a_label_on_a_bad_or_forgotten_record_is_finished_without_effect() -> None:
-    delivery, progress = Recording(), ProgressLog()
-    pipeline = labelled(delivery, feedback_memory=10, observer=progress)
-    pipeline.receive(record(0, value=b'{"z": 1}'), 0.0)  # has no feature
-    score(pipeline, 1, 30)
-    for at, offset in enumerate((0, 5, 19)):
-        label(pipeline, at, True, offset=offset)
-    pipeline.score_due(0.0)
-    assert effects(delivery) == []
-    assert progress.counts["labels"] == 0
-    assert commit(pipeline)["f", 0] == 3
-    label(pipeline, 3, True, offset=20)
-    pipeline.score_due(0.0)
-    assert effects(delivery) == [{"input_offset": 30, "labels": [[3, 20, True]]}]
-
-
 def test_labels_before_the_schema_wait_for_it() -> None:
     delivery = Recording()
     pipeline = labelled(delivery, known=False)

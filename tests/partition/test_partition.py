@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import IDS, AtOnce, Instance, as_record, cheap_model, detector_of, restored
+from pipelines import Instance, as_record, cheap_model, detector_of, restored
 
 from fomo_stream.errors import StateError
 from fomo_stream.kafka.topics.watch import InputEnd
@@ -85,20 +85,6 @@ def test_replayed_offset_is_not_learned_twice() -> None:
     assert detector_of(other.pipeline).records == sum(
         1 for offset in range(130) if len(as_record(offset).value or b"") > 2
     )
-
-
-def test_after_an_abort_nothing_is_encoded_again() -> None:
-    executor = AtOnce()
-    entries: dict[str, bytes] = {}
-    one = Instance(executor=executor)
-    one.score(0, 80)
-    committed = one.commit(entries)
-    built = executor.submitted
-    one.score(80, 84)
-    (task,) = one.pipeline.aborted(IDS)
-    one.pipeline.activate(task, restored(entries, committed))
-    one.score(80, 84)
-    assert executor.submitted == built
 
 
 # --- what does not fit

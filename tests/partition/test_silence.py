@@ -387,16 +387,6 @@ def test_restarts_neither_repeat_nor_lose_a_silence(gaps: list[int]) -> None:
         assert [status for status, of, _ in live.take() if of == what] == ["closed"]
 
 
-@pytest.mark.parametrize("skew", [-3600, 90])
-def test_clocks_of_producers_do_not_matter(skew: int) -> None:
-    """One producer's clock is an hour off."""
-    live = Live(skew={b"b": skew * SECOND})
-    live.run(7200, {b"a": 2.0, b"b": 2.0})
-    assert live.take() == []
-    live.run(100, {b"a": 1.0})
-    assert live.take() == [("silent", "key", "b")]
-
-
 def test_nobody_is_told_of_muted_keys_nor_in_windows_but_afterwards_if_it_lasts() -> None:
     muted_until = BEGAN + 10_000 * SECOND
     live = Live(is_muted=lambda key, time: time < muted_until or key == b"c")
@@ -405,22 +395,6 @@ def test_nobody_is_told_of_muted_keys_nor_in_windows_but_afterwards_if_it_lasts(
     assert live.take() == []
     live.run(3600, SLOW)
     assert live.take() == [("silent", "key", "b")]
-
-
-def test_nothing_is_written_while_nothing_can_happen() -> None:
-    live, only_keys = Live(), Live(CONFIG._replace(levels=("key",)))
-    live.run(60, {})
-    assert live.silence.changes() == {}  # no record ever came
-    for one in (live, only_keys):
-        one.run(3600, FAST)
-        one.silence.changes()
-        one.run(20, {})
-    assert only_keys.silence.changes() == {}  # the partition is not watched
-    assert len(live.silence.changes()) == 2  # how long it has been quiet
-    live.run(600, {})
-    assert live.silence.changes() != {}  # it is silent
-    live.run(3600, {})
-    assert live.silence.changes() == {}
 
 
 # --- what happens rarely
@@ -476,20 +450,6 @@ def test_in_a_replay_a_silence_beyond_a_window_is_told_as_in_the_service(until: 
     records: list[Record] = [(b"a", second, BEGAN + second * SECOND) for second in range(0, 3_695, 5)]
     notices = silence.follow([*records, (b"a", 4_000, BEGAN + until * SECOND)])
     assert [plain(one)[:2] for one in notices] == [(status, "partition") for status in told]
-
-
-def test_a_record_between_the_question_and_the_answer_is_no_quiet_time() -> None:
-    """The topic's end shows it a look later than the partition."""
-    live = Live()
-    live.run(3_600, {b"a": 10.0})
-    last = live.now
-    for second in range(0, 60, 3):
-        live.silence.poll(last + second * SECOND, True, live.end)
-    live.silence.follow([(b"a", live.end, last + 60_500)], last + 60_500)
-    said = live.silence.poll(last + 60_400, True, live.end)
-    said += live.silence.poll(last + 63_000, True, live.end + 1)
-    said += live.silence.poll(last + 66_000, True, live.end + 1)
-    assert [plain(one)[:2] for one in said if one.summary["of"] == "partition"] == []
 
 
 def test_where_nothing_can_be_told_it_waits() -> None:
