@@ -15,6 +15,7 @@ from services import Running, changed, readings, refusal, results, sensors
 from fomo_stream.cli.main import main
 from fomo_stream.kafka import references
 from fomo_stream.kafka.group.agreed_reference import GroupReference
+from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service_settings import ServiceSettings
 
@@ -82,6 +83,7 @@ def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("fomo_stream.replaying.partition_run.load_ready", shared_model)
     score_all(broker, settings, 2 * COUNT)
     assert f"reference_stored range={GOOD} " in log.text
     assert f"reference range={GOOD} records=240 keys=2 " in log.text

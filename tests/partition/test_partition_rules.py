@@ -477,5 +477,6 @@ def test_the_worst_windows_that_are_taken_cost_a_record_little() -> None:
     worst = [window(f"w{n}", begins + timedelta(minutes=n), 160, **daily) for n in range(500)]
     made, time = Rules(from_feedback=worst), round(datetime(2026, 3, 29, tzinfo=UTC).timestamp() * 1000)
     began = process_time()
-    made.open_windows([time], ["0" + "a" * 900_000])
-    assert process_time() - began < 2.5  # a tenth of it is usual
+    for n in range(2):
+        made.open_windows([time + n * 97 * 24 * HOUR], [f"{n}" + "a" * 900_000])
+    assert process_time() - began < 2 * 2.5  # a tenth of it is usual
