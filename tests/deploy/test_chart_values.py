@@ -141,17 +141,6 @@ def leaves(schema: Object, path: Keys = ()) -> Iterator[tuple[Keys, Object, bool
             yield from leaves(inner, (*path, name))
 
 
-def test_every_value_has_a_default() -> None:
-    def has(path: Keys) -> bool:
-        values = chart().values
-        for name in path[:-1]:
-            values = values.get(name) or {}
-        return path[-1] in values
-
-    without = {".".join(path) for path, *_ in leaves(chart().schema) if not has(path)}
-    assert {name for name in without if not re.match(r"probes\.\w+\.|resources\.", name)} == set()
-
-
 def nested(path: Keys, value: Any) -> Object:
     for name in reversed(path):
         value = {name: value}
@@ -371,19 +360,6 @@ def test_the_protocol_follows_from_tls_and_sasl(tls: bool, sasl: bool, protocol:
     warned = "without encryption" in found.notes
     assert warned == (not tls)
     assert "without encryption" not in own.notes
-
-
-@pytest.mark.parametrize("name", ["default", "tls"])
-def test_certificates_are_where_the_client_looks_for_them(name: str) -> None:
-    found = plain(name)
-    volumes = {volume["name"]: volume for volume in found.pod["spec"]["volumes"]}
-    there = {
-        f"{mount['mountPath']}/{item['path']}"
-        for mount in found.container["volumeMounts"]
-        for item in volumes[mount["name"]].get("secret", {}).get("items", [])
-    }
-    clients = [tomllib.loads(found.toml).get(table, {}) for table in ("kafka", "registry")]
-    assert {path for client in clients for key, path in client.items() if key.endswith(".location")} == there
 
 
 def test_other_settings_restart_the_pods_and_other_values_do_not() -> None:

@@ -101,18 +101,6 @@ def test_how_much_is_learned_is_a_reason_for_not_being_ready() -> None:
     assert [json.loads(one or b"")["fomo"]["offset"] for one in broker.values(OUT)] == [*range(BEGIN + 50, BEGIN + 60)]
 
 
-@pytest.mark.parametrize(
-    ("low", "committed", "warm", "start"),
-    [(0, None, range(5, 9), 5), (7, None, range(5, 9), 7), (0, 8, range(5, 9), 8), (2, None, range(0), 2)],
-)
-def test_a_partition_that_nothing_is_known_of_begins_where_its_warm_up_does(
-    low: int, committed: int | None, warm: range, start: int
-) -> None:
-    found = InputOffsets(low, 20, committed, "T1", warm)
-    restored, notes = decide_resume(found, {}, ServiceSettings(topic="t"), "t[0]")
-    assert (restored.start, restored.warm, notes) == (start, warm, [])
-
-
 @pytest.mark.parametrize(("is_warming_up", "warm"), [(True, range(5, 9)), (False, range(0))])
 @pytest.mark.parametrize("committed", [None, 6, 12])
 def test_a_warm_up_that_has_ended_does_not_begin_again(is_warming_up: bool, warm: range, committed: int | None) -> None:
@@ -121,11 +109,6 @@ def test_a_warm_up_that_has_ended_does_not_begin_again(is_warming_up: bool, warm
     found = InputOffsets(0, 20, committed, "T1", range(5, 9))
     restored, _ = decide_resume(found, entries, ServiceSettings(topic="t"), "t[0]")
     assert (restored.start, restored.warm) == (committed or 12, warm)
-
-
-def test_a_warm_start_is_of_one_topic() -> None:
-    warm, places = WarmStart("T1", {0: range(3, 9), 1: range(0)}), ((0, "T1"), (0, ""), (0, "T2"), (2, "T1"))
-    assert [len(warm.of(*place)) for place in places] == [6, 6, 0, 0]
 
 
 def test_how_far_back_it_begins() -> None:

@@ -195,15 +195,6 @@ def test_mistakes_are_refused_at_the_start_and_show_no_secret(flags: list[str], 
     assert "TOKEN" not in str(raised.value)
 
 
-def test_addresses_may_come_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FOMO_WEBHOOK", "http://a/x,y http://b")
-    monkeypatch.setenv("FOMO_ALERTS", "alerts")
-    made = parse(NotifySettings, [], command="notify")
-    assert made.webhook == ("http://a/x,y", "http://b")
-    assert (made.group, made.per_hour) == ("alerts-notify", 60)
-    assert "http://a" not in repr(made)
-
-
 def test_without_the_library_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "apprise", None)
     with pytest.raises(ConfigError, match=r"pip install 'fomo-stream\[notify\]'"):

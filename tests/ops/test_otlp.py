@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import urllib.request
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -14,22 +13,20 @@ sys.path.append(str(Path(__file__).parents[1] / "integration"))
 sys.path.append(str(Path(__file__).parents[1] / "notify"))
 
 import pytest
-from brokers import Broker, free_ports, wait_for
+from brokers import Broker, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 from receivers import Receiver, Reply, Request, receiving
-from services import Command, Running, make_settings, readings, sensors, unique
+from services import Running, readings, sensors
 from test_metrics import BUSY, RESULTS, SILENT, WAITING, batch, snapshot
 
 from fomo_stream.cli.main import main
-from fomo_stream.errors import ConfigError
 from fomo_stream.ops import otlp
 from fomo_stream.ops.metrics import Metrics, exposition, merged
 from fomo_stream.ops.otlp import OtlpSender
-from fomo_stream.settings.telemetry import push_interval_s
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # by name and labels
@@ -213,16 +210,6 @@ def test_a_variable_that_is_wrong_ends_the_start_with_what_to_write(
     assert "hunter2" not in shown
 
 
-def test_the_interval_is_that_of_the_variable_and_the_protocol_of_metrics_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert push_interval_s() == 60
-    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1500")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-    with pytest.raises(ConfigError):
-        push_interval_s()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/protobuf")
-    assert push_interval_s() == 1.5
-
-
 def test_a_header_that_is_wrong_is_not_shown(
     collector: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -235,47 +222,3 @@ def test_a_header_that_is_wrong_is_not_shown(
 
 
 # --- the service
-
-
-@pytest.mark.slow
-def test_a_service_sends_what_it_serves_and_its_last_values_at_the_end(
-    broker: Broker, collector: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
-    topics = [unique("sensors") for _ in range(2)]
-    for topic in topics:
-        broker.create_topic(topic, 1)
-        broker.produce(topic, [*readings(60), b"{"])
-    port = free_ports()
-    plain = make_settings(broker, topics[0])
-    flags = ["--topic", ",".join(topics), "--group", "group-{topic}", "--bootstrap", broker.bootstrap, "--otlp"]
-    flags += ["--health-port", str(port), "--features", "temperature,motor.rpm", "--delivery", plain.delivery]
-    command = Command(tmp_path / "log", *flags, *[f"--kafka.{key}={value}" for key, value in plain.kafka.items()])
-
-    def total(samples: Samples, name: str) -> float:
-        return sum(value for (found, _), value in samples.items() if found == name)
-
-    def settled() -> bool:
-        """Whether all was scored, and a push has the same values as the scrapes before and after it."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            served = own(scraped(answer.read().decode()))
-        sent = own(decoded(collector.requests[-1])[1]) if collector.requests else {}
-        idle = ("fomo_decode_seconds", "fomo_generation_age_seconds", "fomo_context_late_seconds")
-        moved = {key[0] for key in served.keys() | sent.keys() if served.get(key) != sent.get(key)}
-        return total(sent, "fomo_records_total") == 60 * 2 and all(name.startswith(idle) for name in moved)
-
-    try:
-        command.wait_for_log("restored")
-        wait_for(settled, "a push with what is served")
-        broker.produce(topics[0], readings(7))
-        wait_for(lambda: broker.committed(f"group-{topics[0]}", topics[0]) == 68, "the last records")
-    finally:
-        code = command.terminate()
-    assert code == 0, command.text()
-    resource, last = decoded(collector.requests[-1])
-    assert total(last, "fomo_records_total") == 60 * 2 + 7
-    assert total(last, "fomo_dead_letters_total") == 2
-    assert total(last, "fomo_ready") == 0
-    assert resource["service.name"] == "fomo-stream"
-    assert {dict(labels).get("topic") for (name, labels) in last if name == "fomo_records_total"} == {*topics}
-    assert "otlp_" not in command.text()

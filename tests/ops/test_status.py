@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -209,27 +208,6 @@ def test_keys_are_shown_only_where_that_is_wanted() -> None:
 
 
 # --- the present
-
-
-def test_it_can_be_asked_while_the_service_works() -> None:
-    board = StatusBoard()
-    done = threading.Event()
-    answers: list[Any] = []
-
-    def look() -> None:
-        while not done.is_set():
-            answers.append(status(board))
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    for offset in range(3000):
-        board.scored(batch(2, outlier(offset)))
-        board.committed([0.01], [0.02], 0.001)
-    done.set()
-    looking.join()
-    assert status(board)["alerts"]["outliers"] == 3000
-    counts = [answer["alerts"]["outliers"] for answer in answers]
-    assert counts == sorted(counts)
 
 
 # --- the line of the log

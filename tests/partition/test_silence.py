@@ -338,16 +338,6 @@ def test_the_partition_is_told_in_place_of_its_keys_and_the_topic_in_place_of_it
     assert other.take() == []  # partition 0 tells of the topic
 
 
-def test_a_key_that_died_with_its_partition_is_told_when_the_partition_is_back() -> None:
-    live = Live(CONFIG._replace(levels=("key", "partition")))
-    live.run(3600, FAST)
-    live.run(7200, {})
-    live.run(50, SLOW)
-    assert live.take() == [("silent", "partition", None), ("closed", "partition", None)]
-    live.run(60, SLOW)
-    assert live.take() == [("silent", "key", "b")]
-
-
 @pytest.mark.parametrize("what", ["stopped", "stopped with the producers", "lags", "no broker"])
 @pytest.mark.parametrize(("seconds", "before"), [(3600, 30), (40, 30)])
 def test_no_silence_is_told_because_the_service_was_stopped_lags_or_has_no_broker(
