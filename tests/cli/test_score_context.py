@@ -37,16 +37,6 @@ def test_a_context_file_counts_with_all_its_rows_unless_a_size_is_given(model_pa
     assert score(model_path, data, context=context, context_size=1000)[0] != everything
 
 
-def test_a_context_file_too_small_for_the_alert_rate_is_reported_once(model_path: Path, tmp_path: Path) -> None:
-    context = tmp_path / "normal.csv"
-    context.write_bytes(as_csv(RECORDS[:40]))
-    output, notes = score(model_path, as_jsonl(RECORDS[300:500]), context=context)
-    assert notes.count("nothing will be flagged: 40 rows") == 1
-    assert {result["status"] for result in results(output)} == {"calibrating"}
-    _, notes = score(model_path, as_jsonl(RECORDS[300:500]), context=context, alert_rate=0.1)
-    assert "nothing will be flagged" not in notes
-
-
 def test_a_context_may_come_through_a_pipe(model_path: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "context"
     os.mkfifo(pipe)

@@ -115,29 +115,3 @@ def test_a_batch_without_a_usable_record_is_as_good_as_any(name: str) -> None:
     results, letters = outputs(name, 1)
     assert sorted([*(at for at, _ in results), *letters]) == list(range(N))
     assert (results, letters) == outputs(name, 8)
-
-
-# --- times that are none
-
-
-@pytest.mark.parametrize(
-    ("where", "at"),
-    [
-        *(("field", at) for at in ("0001-01-01T00:00Z", "9999-12-31T23:59:59Z", 1e21, -1)),
-        *(("record", at) for at in (-62_135_596_800_000, 10**16)),
-    ],
-)
-def test_at_a_time_far_outside_no_window_is_open_and_no_hour_is_known(where: str, at: Any) -> None:
-    always = {**NIGHT, "from": "1970-01-01T00:00", "to": "1970-01-02T00:00"}
-    delivery, of_field = Recording(), where == "field"
-    flags = {**QUICK, "time_features": ("hour", "month"), "silence": "5x", "alerts": "t-alerts"}
-    flags |= {"maintenance": (Window.model_validate(always),), "time": "at" if of_field else None}
-    pipeline = make_pipeline(delivery, known=False, **flags)
-    pipeline.begin(Schema(("x",)))
-    for offset in range(40):
-        body = json.dumps({"x": random.Random(offset).gauss(0, 1), "at": at if of_field else 0}).encode()
-        pipeline.receive(Record("t", 0, offset, 1_700_000_000_000 if of_field else int(at), b"p", body, []), 0.0)
-    pipeline.finish([0])
-    results = [json.loads(one.value or b"")["fomo"] for one in delivery.to("t-scores")]
-    assert len(results) == 40
-    assert not any("suppressed" in one for one in results)

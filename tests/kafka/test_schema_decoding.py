@@ -35,7 +35,6 @@ from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.registry.client import MAX_ANSWER_BYTES, RegistryClient
 from fomo_stream.partition.record import Pending, Record, series_key
 from fomo_stream.records.avro import AvroWriter
-from fomo_stream.records.evolution import SchemaEvolution
 from fomo_stream.records.schema_codec import SchemaCodec
 from fomo_stream.records.wire_format import KEY_HEADER, VALUE_HEADER, without_ids
 from fomo_stream.records.writer_schema import Kind, RegisteredWriter, SchemaText
@@ -156,33 +155,6 @@ def test_waiting_changes_no_order(records: list[tuple[int, int]], answers: list[
 
 
 # --- schemas that change
-
-
-def test_what_a_new_schema_changes_is_told() -> None:
-    def field(name: str, kind: Any = "double", **more: Any) -> dict[str, Any]:
-        return {"name": name, "type": kind, **more}
-
-    motor = field("motor", {"type": "record", "name": "Motor", "fields": [field("rpm", "int")]})
-    first, evolution = [field("flow"), motor], SchemaEvolution()
-    versions: list[tuple[list[Any], dict[str, Any]]] = [
-        (first, {}),
-        ([*first, field("heat"), field("site", "string")], {"new_fields": "heat,site"}),
-        ([field("inflow", aliases=["flow"]), motor], {"renamed": "flow=inflow"}),
-        ([field("flow")], {"missing_features": "motor.rpm"}),
-        ([field("flow", "float"), motor], {}),
-        ([field("flow", {"type": "array", "items": "double"}), motor], {}),
-    ]
-    for version, (fields, news) in enumerate(versions, 1):
-        writer = AvroWriter(SchemaText(Kind.AVRO, json.dumps({**READING, "fields": fields})), "fomo")
-        place = {"id": 7, "subject": "readings-value", "version": version}
-        told, *wrong = evolution.changes_of(writer, place, ("flow", "motor.rpm"), ())
-        assert (place | news).items() <= told.about.items()
-        assert version == 6 or {"new_fields", "renamed", "missing_features"} & told.about.keys() == news.keys()
-        assert (told.is_incompatible, told.new_fields) == (False, 2 if version == 2 else 0)
-        about = {"subject": "readings-value", "versions": "1,6", "field": "flow", "was": "double", "now": "array"}
-        assert [(one.is_incompatible, about.items() <= one.about.items()) for one in wrong] == [(True, True)] * (
-            version == 6
-        )
 
 
 # --- settings
