@@ -127,6 +127,20 @@ def test_hostile_records_stop_nothing_and_change_no_terminal(
     assert all(line.isprintable() for line in as_text({"records": findings}).split("\n"))
 
 
+def test_a_topic_of_several_tools_has_shares() -> None:
+    rng = random.Random(0)
+    one_odd = found([*({"temp": rng.gauss(20, 1)} for _ in range(99)), *messages("Telegraf", 1)])
+    assert {one.level for one in one_odd} == {"ok"}
+    assert any("1 of 100 records have no value of any feature" in one.what for one in one_odd)
+    records = [*messages("Telegraf", 60), *messages("CloudEvents", 30), *({"temp": 20.0 + i} for i in range(10))]
+    first, *_ = found(records)
+    assert first.what == "60 of 100 records are metrics of Telegraf, 30 CloudEvents, 10 others"
+    assert first.remedy.startswith("give each kind a topic of its own")
+    assert advice([first]) == flags_of("Telegraf")
+    few, *_ = found([*messages("Telegraf", 40), *messages("CloudEvents", 30), *messages("Vector", 30)])
+    assert advice([few]) == []
+
+
 def test_what_cannot_be_read_says_what_to_do() -> None:
     (batches,) = found([{"resourceMetrics": [{"scopeMetrics": []}]}] * 9)
     assert batches.level == "problem"

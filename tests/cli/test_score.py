@@ -219,7 +219,8 @@ def test_records_in_a_window_are_scored_by_those_before_them_only(model_path: Pa
     ]
     good = tmp_path / "good.csv"
     good.write_bytes(as_csv(records))
-    for begin, reference, skip in ((105, None, "learning"), (105, good, "both"), (5, good, "learning")):
+    cases = (105, None, "learning"), (105, good, "both"), (5, good, "learning"), (5, good, "both")
+    for begin, reference, skip in cases:
         ends = [f"{datetime.fromtimestamp(records[i]['t'], UTC):%Y-%m-%dT%H:%M:%S}" for i in (begin, begin + 10)]
         flags: Any = {"time": "t", "counters": ("total",), "reference": reference}
         flags |= {"maintenance": [{"name": "w", "from": ends[0], "to": ends[1], "skip": skip}]}

@@ -1,4 +1,4 @@
-"""`fomo-stream score`: context files, missing values, categories, and the past of a series."""
+"""`fomo-stream score`: context files, missing values, and categories."""
 
 from __future__ import annotations
 

@@ -293,17 +293,6 @@ def test_notify_reads_its_settings_by_a_file_and_its_targets_by_a_secret(
     assert {one.replace("-", "_") for one in listed("ofNotify")} <= known
 
 
-def test_the_program_reads_tables_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = [{"name": 'a "rule"', "features": ["*_temp"], "only": "falls"}, {"name": "b", "ignore": 2.5}]
-    windows = [{"name": "visit", "from": "2026-10-01T06:30", "to": "2026-10-01T09:00", "keys": ["pump-*"]}]
-    marks = {"temp": -9999, "flow.rate": [3.4028234663852886e38, -0.5], "*": 65535}
-    given = {"rules": rules, "maintenance": windows, "missing-values": marks}
-    settings = settings_of(rendered("default", settings=given), tmp_path, monkeypatch)
-    assert [rule.name for rule in settings.all_rules] == ['a "rule"', "b"]
-    assert (settings.windows[0].keys, settings.windows[0].timezone) == (("pump-*",), "UTC")
-    assert settings.marks == {"temp": (-9999,), "flow.rate": (3.4028234663852886e38, -0.5), "*": (65535,)}
-
-
 def test_the_program_reads_the_settings_of_both_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(plain("tls"), tmp_path, monkeypatch)
     assert settings.kafka == {

@@ -1,4 +1,4 @@
-"""Keys of series through Kafka: odd ones, those of a field, and muted ones."""
+"""Muted keys of series through Kafka."""
 
 from __future__ import annotations
 

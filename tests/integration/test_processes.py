@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 from brokers import Broker, free_ports, wait_for
-from services import Running, changed, command, content_of, readings, sensors, unique
+from services import Running, changed, command, content_of, handles, readings, sensors, unique
 
 from fomo_stream.cli.main import main
 from fomo_stream.errors import ConfigError
@@ -54,6 +54,7 @@ import signal, sys
 from fomo_stream.cli.processes import fork_members
 from fomo_stream.cli.signals import Signals
 from fomo_stream.settings.topic_selection import ProcessSettings
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 number, code = fork_members(ProcessSettings(topic="t", processes=2))
 if number < 0:
     sys.exit(code)
@@ -74,8 +75,12 @@ def test_a_signal_to_one_of_them_ends_all(whom: str, number: int, code: int) -> 
         assert {parent.stdout.readline() for _ in range(2)} == {b"0\n", b"1\n"}
         child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()[0])
         assert os.getpgid(child) == os.getpgid(parent.pid)  # Ctrl-Z suspends both
+        wait_for(lambda: handles(parent.pid, signal.SIGHUP), "the parent to hand signals on")
         os.kill(child if whom == "a member" else parent.pid, number)
-        assert parent.wait(60) == code
+        try:
+            assert parent.wait(60) == code
+        finally:
+            parent.kill()
 
 
 @pytest.mark.parametrize(

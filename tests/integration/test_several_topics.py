@@ -192,6 +192,17 @@ def test_mistakes_are_found_at_the_start(tmp_path: Path, lines: str, words: str)
     assert words in str(caught.value)
 
 
+def test_a_pattern_leaves_out_the_outputs_of_its_topics() -> None:
+    catalog = TopicCatalog(
+        ServiceSettings, {"topic": "^plant,x", "group": "g-{topic}", "alerts": "plant-alerts", "out": "plant-{topic}"}
+    )
+    listed = ["plant-1", "plant-plant-1", "plant-2-dead-letters", "plant-x", "plant-alerts", "g-x-x-state", "__plant"]
+    settings, errors = catalog.topics(listed)
+    assert list(settings) == ["x", "plant-1"]
+    assert not errors
+    assert settings["plant-1"].group == "g-plant-1"
+
+
 def test_a_pattern_leaves_out_the_outputs_of_sections_also_of_topics_that_are_gone(tmp_path: Path) -> None:
     config = tmp_path / "fomo.yaml"
     config.write_text(

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, MemoryConsumer, Produced, abortable, fatal, retriable
@@ -215,6 +215,18 @@ def test_all_invalid_records_of_a_batch_are_found_at_once(kind: Kind) -> None:
         sending.take(b"large %d" % number if number % 3 else b"good %d" % number)
     assert [sending.try_to_commit(), sending.try_to_commit()] == [False, True]
     assert len(sending.broker.values("dead")) == 13
+
+
+def test_an_output_is_found_though_the_client_only_says_that_it_failed_before() -> None:
+    """The report that says why comes after the next call, which fails."""
+    setup = Setup()
+    setup.broker.refuses = lambda produced: INVALID if produced.value == b"odd" else None
+    setup.send(b"odd", number=7)
+    setup.broker.producers[-1].send()
+    setup.send(b"next", number=8)
+    assert setup.delivery.has_failed
+    assert setup.delivery.abort()
+    assert [setup.delivery.refusals.of("out", record(number))[0] for number in (7, 8)] == [1, 0]
 
 
 @both
@@ -426,3 +438,12 @@ def test_a_member_that_has_lost_its_partitions_commits_nothing(kind: Kind) -> No
     assert setup.commit() is CommitOutcome.REFUSED
     assert setup.delivery.abort()
     assert setup.broker.offsets == {}
+
+
+def test_a_fatal_error_that_the_client_raises_while_reports_are_served_ends_as_fenced() -> None:
+    setup = Setup()
+    setup.send(b"1")
+    setup.broker.expire("instance")
+    polled = patch.object(setup.broker.producers[-1], "poll", side_effect=KafkaException(fatal()))
+    with polled, pytest.raises(FencedError, match="fenced"):
+        setup.delivery.abort()

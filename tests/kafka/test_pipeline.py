@@ -105,18 +105,6 @@ def test_tombstones_are_passed_over_if_that_is_wanted(known: bool) -> None:
 # --- what is refused
 
 
-def test_an_output_that_is_too_large_with_its_white_space_is_written_without() -> None:
-    delivery = Recording()
-    pipeline = make_pipeline(delivery, batch_size=1)
-    delivery.limits["t-scores"] = 2000
-    fields = {"x": 1, "y": 2}
-    for offset, spaces in enumerate((10, 2000)):
-        pipeline.receive(record(offset, value=b"{" + b" " * spaces + json.dumps(fields).encode()[1:]), 0.0)
-    loose, tight = [output.value or b"" for output in delivery.to("t-scores")]
-    assert (b" " in loose, b" " in tight) == (True, False)
-    assert {name: json.loads(tight)[name] for name in fields} == fields
-
-
 def test_a_dead_letter_that_is_refused_is_cut_and_in_the_end_a_matter_for_people() -> None:
     delivery = Recording()
     pipeline = make_pipeline(delivery)

@@ -1,4 +1,4 @@
-"""Records with schemas as the service decodes them: ids, keys, waiting, changes, and odd answers of a registry."""
+"""Records with schemas as the service decodes them: ids, keys, waiting, and odd answers of a registry."""
 
 from __future__ import annotations
 
@@ -152,9 +152,6 @@ def test_waiting_changes_no_order(records: list[tuple[int, int]], answers: list[
             assert decoder.waits(partition) == (len(taken[partition]) < len(expected))
     assert sum(map(len, taken.values())) == len(records)
     assert decoder.bytes == 0
-
-
-# --- schemas that change
 
 
 # --- settings

@@ -1,4 +1,4 @@
-"""Scoring with one schema: features of records, missing values, categories and past values; how long to wait for it."""
+"""The schema of a pipeline: records that cannot make it, views that it is too wide for, and how long to wait for it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.records.schema import Schema
 
-# --- the schema
-
 
 def test_records_with_too_many_numbers_are_dead_letters_and_later_ones_make_the_schema() -> None:
     delivery = Recording()
@@ -34,9 +32,6 @@ def test_records_with_too_many_numbers_are_dead_letters_and_later_ones_make_the_
     for offset in range(30, 60):
         pipeline.receive(record(offset), 0.0)
     assert pipeline.infer() == Schema(("x", "y"))
-
-
-# --- categories, missing values, and the past
 
 
 def test_a_view_that_becomes_too_wide_is_left_out_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:

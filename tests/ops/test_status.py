@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.ops.monitor import PROGRESS_S, ProgressLog
-from fomo_stream.ops.status import CHART_S, CHART_STEPS, MAX_INCIDENTS, STEP_S, STEPS, StatusBoard
+from fomo_stream.ops.status import MAX_INCIDENTS, STEP_S, STEPS, StatusBoard
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.records.result import Result
@@ -167,22 +167,6 @@ def test_a_silence_is_an_incident_until_it_ends() -> None:
     assert [shown[name] for name in named] == ["silent", "key", True, 4.0, 90.0, 0, "warning"]
     board.silence(1, Notice(9, b"marker", 7, its | {"status": "closed"}))
     assert [one["open"] for one in status(board)["incidents"]] == [False]
-
-
-def test_the_chart_of_a_partition_has_its_highest_score_and_its_alerts_by_step() -> None:
-    board, clock = board_and_clock()
-    of = replace(EMPTY, partitions=(PartitionSnapshot(0), PartitionSnapshot(1)))
-    for step, scores in enumerate([(0.2, 0.7), (), (0.4,)]):
-        clock.now = 1000.0 + step * CHART_S
-        for score in scores:
-            seen = replace(batch(1, *([outlier(step)] if score == 0.7 else [])), results=[{"score": score}])
-            board.scored(replace(seen, results=[{**seen.results[0], "status": "ok", "missing": 0}, {"score": None}]))
-    one, other = (partition["chart"] for partition in status(board, of)["partitions"])
-    assert (one["score"][-4:], one["alerts"][-4:]) == ([None, 0.7, None, 0.4], [0, 1, 0, 0])
-    assert len(one["score"]) == len(one["alerts"]) == CHART_STEPS
-    assert set(other["score"]) == {None}
-    clock.now += CHART_STEPS * CHART_S
-    assert set(status(board, of)["partitions"][0]["chart"]["score"]) == {None}
 
 
 def test_of_a_record_only_the_names_of_features_are_kept() -> None:

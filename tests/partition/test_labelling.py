@@ -61,25 +61,6 @@ def effects(delivery: Recording) -> list[dict[str, Any]]:
 # --- effects
 
 
-# --- when they are finished
-
-
-def test_a_label_is_committed_with_its_effect() -> None:
-    delivery = Recording()
-    pipeline = labelled(delivery)
-    score(pipeline, 0, 30)
-    label(pipeline, 7, True, offset=3)
-    assert commit(pipeline) == {("t", 0): 30}  # it was read, but has had no effect yet
-    label(pipeline, 8, True, offset=50)  # its record is not there yet
-    label(pipeline, 9, True, offset=4)
-    pipeline.score_due(0.0)
-    assert effects(delivery) == [{"input_offset": 30, "labels": [[7, 3, True], [9, 4, True]]}]
-    assert commit(pipeline) == {("f", 0): 8}
-    score(pipeline, 30, 60)
-    assert commit(pipeline) == {("t", 0): 60, ("f", 0): 10}
-    assert commit(pipeline) == {}
-
-
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_label_that_raises_an_error_is_a_dead_letter_and_the_others_take_effect(
     count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

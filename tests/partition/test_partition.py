@@ -62,31 +62,6 @@ def test_what_one_writes_another_becomes(what: Any) -> None:
     assert states[0] == states[1]
 
 
-# --- what is replayed
-
-
-def test_replayed_offset_is_not_learned_twice() -> None:
-    """The group's offset was set back: records are scored again, and those after them as if nothing had been."""
-    entries: dict[str, bytes] = {}
-    start = 33
-    one = Instance()
-    one.score(0, 60)
-    one.commit(entries)
-    one.results()
-    other = Instance()
-    other.restore(restored(entries, {("t", 0): start}))
-    one.score(60, 130)
-    other.score(start, 59)
-    assert len(other.results()) == 59 - start
-    other.commit(entries)
-    assert SavedPosition.decode(entries[POSITION]).offset == 60  # what is known, not what was read
-    other.score(59, 130)
-    assert other.results()[1:] == one.results()
-    assert detector_of(other.pipeline).records == sum(
-        1 for offset in range(130) if len(as_record(offset).value or b"") > 2
-    )
-
-
 # --- what does not fit
 
 
