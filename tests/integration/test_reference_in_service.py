@@ -122,6 +122,24 @@ def test_times_that_are_not_in_order_are_told(broker: Broker, log: pytest.LogCap
     assert "120 of the next 220 records have times in it" in lines[1]
 
 
+def test_another_range_replaces_the_stored_one(
+    broker: Broker, settings: ServiceSettings, log: pytest.LogCaptureFixture
+) -> None:
+    later = changed(settings, reference="2026-10-01T01:00/2026-10-01T04:00")
+    score_all(broker, settings, 2 * COUNT)
+    fill(broker, settings, COUNT, 10)
+    first = digests(log)
+    log.clear()
+    score_all(broker, later, 2 * (COUNT + 10))
+    assert f"reference_stored range={later.reference} " in log.text
+    assert f" replaces={GOOD}" in log.text
+    assert f"reference range={later.reference} records=360 keys=2 " in log.text
+    assert f"reference topic={settings.topic} partition=1 offset={COUNT} digest=" in log.text
+    assert first
+    assert not first & digests(log)
+    assert len(stored(broker, settings)) == 1
+
+
 def test_a_range_that_cannot_be_used_is_refused_and_not_stored(broker: Broker, settings: ServiceSettings) -> None:
     for reference, features, reason in (
         ("2020-01-01/2020-01-02", settings.features, "there are no records in the range --reference 2020-01-01/2020-"),

@@ -179,6 +179,24 @@ def test_groups_and_topics_with_one_state_topic_do_not_share_it(broker: Broker, 
         pass
 
 
+def test_members_that_read_another_topic_do_not_keep_settings_from_being_changed(
+    broker: Broker, real_kafka: None
+) -> None:
+    one = sensors(broker, 1, incident_quiet=10)
+    other = sensors(broker, 1, group=one.group)
+    for settings in (one, other):
+        broker.produce(settings.topic, readings(60))
+    with Running(one):
+        broker.read(one.out, at_least=60)
+    with Running(other) as running:
+        broker.read(other.out, at_least=60)
+        with Running(changed(one, incident_quiet=20)):
+            broker.produce(one.topic, readings(10, start=60))
+            broker.read(one.out, at_least=70)
+            assert "has 1 member" in str(refusal(one))  # that one reads the topic
+        assert running.service.ready
+
+
 @pytest.mark.usefixtures("real_kafka")
 def test_an_instance_that_joins_again_with_new_certificates_keeps_what_it_has_learned(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path

@@ -118,6 +118,17 @@ def test_outputs_sent_during_a_commit_belong_to_the_next_one(kind: Kind) -> None
     assert (setup.out(), setup.broker.offsets) == ([b"1", b"2"], {("t", 0): 2})
 
 
+@both
+def test_outputs_that_fail_during_a_commit_are_undone(kind: Kind) -> None:
+    """The client refuses to abort before the commit that it has begun is asked for again."""
+    setup = Setup(kind)
+    setup.broker.slow = {"slow"}
+    setup.send(b"denied")
+    setup.send(b"1", topic="slow")
+    setup.fail()
+    assert (setup.out(), setup.broker.offsets) == ([], {})
+
+
 @pytest.mark.parametrize("call", ["commit_transaction", "send_offsets_to_transaction"])
 @pytest.mark.parametrize("done_before", ["the abort", "what comes after it"])
 def test_a_call_that_hangs_is_abandoned_and_takes_effect_as_a_whole_or_never(
@@ -323,6 +334,20 @@ def test_exactly_the_outputs_that_the_broker_never_accepts_are_refused(
         assert (list(dict.fromkeys(sending.out())), list(dict.fromkeys(sending.broker.values("dead")))) == (good, dead)
     assert sending.broker.offsets == {("t", 0): len(wanted)}
     assert "batch.num.messages" not in sending.broker.producers[-1].options  # batches are whole again
+
+
+def test_a_record_can_be_refused_again_and_for_another_reason() -> None:
+    """A refusal is of one topic and one source: other topics have records of the same partition and offset."""
+    setup = Setup()
+    codes = []
+    for value, stamp in ((b"late", -1), (b"late", -1), (b"large", 0)):
+        setup.delivery.send(replace(output(value), timestamp=stamp))
+        setup.fail()
+        refusals, why = setup.delivery.refusals.of("out", record(0))
+        codes.append((refusals, why.code() if why is not None else None))
+    assert codes == [(0, None), (1, KafkaError.INVALID_TIMESTAMP), (2, KafkaError.MSG_SIZE_TOO_LARGE)]
+    of = setup.delivery.refusals.of
+    assert of("dead", record(0)) == of("out", record(0, "feedback")) == (0, None)
 
 
 def test_a_refused_record_without_a_source_ends_the_service_with_an_error() -> None:

@@ -20,6 +20,7 @@ from pipelines import QuickSettings
 
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.broker import clients
+from fomo_stream.kafka.member import Poller
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.topic_flags import NO_TOPIC
 
@@ -93,6 +94,11 @@ def test_a_record_is_committed_within_the_target(target_ms: float, out: str, gap
     assert max(done - came for came, done in zip(arrivals, clock.committed, strict=True)) <= target_ms + tolerance
 
 
+N = 2000
+
+LONG_S = 10.0
+
+
 @pytest.mark.parametrize(
     ("target_ms", "kafka", "expected"),
     [
@@ -112,6 +118,48 @@ def test_waits_of_the_consumer_follow_from_the_target_and_the_session_unless_the
     clients.make_consumer(settings)
     names = ("fetch.wait.max.ms", "fetch.queue.backoff.ms", "heartbeat.interval.ms")
     assert tuple(str(made[0].get(name)) for name in names) == expected
+
+
+class Full:
+    """A consumer with many records, or with one."""
+
+    left = N
+
+    def poll(self, _seconds: float) -> int | None:
+        return next(iter(self.consume(1, 0)), None)
+
+    def consume(self, most: int, seconds: float) -> list[int]:
+        assert seconds == 0  # a single record does not wait for others
+        taken, self.left = min(most, self.left), self.left - min(most, self.left)
+        return [0] * taken
+
+
+def test_more_are_taken_while_they_are_handled_quickly_and_fewer_when_not() -> None:
+    poller = Poller(Full(), seconds=1.0)
+
+    def take(seconds: float) -> int:
+        """How many are taken, whose handling takes so long."""
+        count = len(poller.poll(LONG_S))
+        poller.handled(count, seconds)
+        return count
+
+    quick = [take(0.5) for _ in range(9)]
+    assert quick[0] == 1
+    assert max(quick) > 1
+    assert all(later <= 2 * max(quick[:i], default=1) for i, later in enumerate(quick) if i)
+    assert [take(2.0) for _ in range(12)][-1] == 1
+    while take(0.0):
+        pass
+
+
+def test_a_poller_is_behind_until_a_poll_gives_fewer_than_were_asked_for() -> None:
+    consumer, found = Full(), []
+    poller = Poller(consumer, seconds=1.0)
+    for left in (N, N, 0, N):
+        consumer.left = left
+        poller.handled(len(poller.poll(LONG_S)), 0.5)
+        found.append(poller.is_behind)
+    assert found == [True, True, False, False]
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from fomo_stream.detector.views import DEFAULT
 from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.background import MAX_REORDERED_TASKS, BackgroundExecutor
 from fomo_stream.kafka.observer import Observer
-from fomo_stream.partition.record import Record
+from fomo_stream.kafka.topics.watch import TopicsAnswer
+from fomo_stream.partition.record import Headers, Record
 
 # --- offsets
 
@@ -77,6 +78,15 @@ def test_a_change_of_the_state_is_never_committed_without_an_offset() -> None:
     assert found["t", 0] == 30
 
 
+def test_a_label_topic_that_is_gone_gets_no_offset_but_outputs_never_go_without_their_input_s() -> None:
+    pipeline = make_pipeline(Recording(), feedback="f")
+    pipeline.receive(record(0), 0.0)
+    pipeline.finish([0])
+    pipeline.receive_label(Record("f", 0, 0, None, None, b"{", []), lambda *_: True)
+    assert [(found.topic, found.offset) for found in pipeline.stage(TopicsAnswer({}, {}))] == [("t", 1)]
+    assert commit(pipeline) == {("t", 0): 1, ("f", 0): 1}
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_tombstones_are_passed_over_if_that_is_wanted(known: bool) -> None:
     """Others get the same scores, and offsets go on; of labels a missing value stays a mistake."""
@@ -100,6 +110,30 @@ def test_tombstones_are_passed_over_if_that_is_wanted(known: bool) -> None:
         assert delivery.reasons()[len(wanted) :] == [(0, "bad_feedback")]
     assert len(sent["skip"]) == (50 if known else 0)
     assert sent["skip"] == sent["dead-letter"]
+
+
+def test_an_output_that_is_too_large_with_its_white_space_is_written_without() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, batch_size=1)
+    delivery.limits["t-scores"] = 2000
+    fields = {"x": 1, "y": 2}
+    for offset, spaces in enumerate((10, 2000)):
+        pipeline.receive(record(offset, value=b"{" + b" " * spaces + json.dumps(fields).encode()[1:]), 0.0)
+    loose, tight = [output.value or b"" for output in delivery.to("t-scores")]
+    assert (b" " in loose, b" " in tight) == (True, False)
+    assert {name: json.loads(tight)[name] for name in fields} == fields
+
+
+def test_headers_pass_through_but_the_number_of_attempts_stays_in_dead_letters() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery)
+    headers: Headers = [("traceparent", b"00-4bf9-00f0-01"), ("tracestate", b"a=1"), ("tracestate", b"b=2")]
+    headers += [("baggage", None), ("fomo-attempts", b"2")]
+    for offset, value in enumerate((b'{"x": 1.0}', b"{")):
+        pipeline.receive(record(offset, value=value)._replace(headers=headers), 0.0)
+    pipeline.finish([0])
+    (scored,), (letter,) = delivery.to("t-scores"), delivery.to("t-dead-letters")
+    assert (scored.headers, letter.headers[: len(headers)]) == (headers[:-1], headers)
 
 
 # --- what is refused

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from threading import Event
 from typing import Any
 from unittest.mock import patch
@@ -17,9 +18,11 @@ from brokers import wait_for
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_broker import MemoryBroker, MemoryReader
+from memory_broker import MemoryBroker, MemoryConsumer, MemoryReader, retriable
 
 from fomo_stream.errors import BrokerError, FomoError, StateError
+from fomo_stream.kafka.delivery.base import CommitOutcome
+from fomo_stream.kafka.delivery.exactly_once import ExactlyOnce
 from fomo_stream.kafka.restore import Restorer, to_output
 from fomo_stream.kafka.topics.watch import TopicsAnswer
 from fomo_stream.partition.partition import Waiting
@@ -28,6 +31,8 @@ from fomo_stream.settings.service_settings import ServiceSettings
 
 SETTINGS = ServiceSettings(topic="t", feedback="f", group="g")
 STATE = SETTINGS.state_topic
+
+TIMEOUT = retriable()
 
 
 def task(number: int) -> Waiting:
@@ -197,6 +202,29 @@ def test_any_error_while_restoring_reaches_the_service() -> None:
         restored(MemoryBroker())
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_partition_waits_until_the_transaction_of_its_last_owner_has_ended(commits: bool) -> None:
+    broker = MemoryBroker()
+    broker.ends["t", 0] = 10
+    last = ExactlyOnce(partial(broker.producer, "last owner"), {})
+    last.start(1.0)
+    last.send(to_output(STATE, 0, POSITION, SavedPosition(4).encode()))
+    broker.answers["commit_transaction"] = [TIMEOUT] * 1000
+    member = MemoryConsumer(broker)
+    assert last.commit([TopicPartition("t", 0, 4)], member, member.consumer_group_metadata()) is CommitOutcome.PENDING
+    wait_for(lambda: broker.producers[-1].unstable, "the offsets in the transaction")
+    with restorer(broker) as one:
+        one.request(task(0))
+        waits(one, lambda: broker.waits >= 2)
+        if commits:
+            broker.answers.clear()
+            wait_for(lambda: last.proceed(1.0) is CommitOutcome.COMMITTED, "the commit")
+        else:
+            broker.expire("last owner")
+        ((_, found),) = taken(one)
+    assert (found.start, found.learned_until) == ((4, 4) if commits else (0, 0))
+
+
 def test_a_new_partition_waits_for_its_partition_in_the_state_topic() -> None:
     broker = MemoryBroker()
     broker.partitions |= {"t": 3, STATE: 2}
@@ -282,3 +310,11 @@ def test_without_anything_to_restore_it_has_no_client() -> None:
             assert [restored.entries for _, restored in taken(one)] == [{"detector/x": b"learned"}]
             waits(one, lambda: readers[-1].closed)
             assert len(readers) == count
+
+
+def test_a_partition_that_waits_does_not_delay_others() -> None:
+    broker = MemoryBroker()
+    with restorer(broker) as one:
+        one.request(task(0), delay=60.0)
+        one.request(task(1))
+        assert [number for number, _ in taken(one)] == [1]

@@ -75,6 +75,15 @@ def test_a_read_that_makes_no_progress_ends_and_the_next_one_has_another_client(
             assert len(made) == count
 
 
+def test_the_time_that_the_caller_takes_is_not_counted() -> None:
+    now, count = 0.0, 0
+    reader, patched = reading(scripted(*(message(("t", 0), at, None, b"") for at in range(3)))[0])
+    with patched, patch("fomo_stream.kafka.broker.topic_reader.time.monotonic", lambda: now):
+        for _ in reader.read("t", {0: (0, 3)}, 10.0):
+            now, count = now + 60.0, count + 1
+    assert count == 3
+
+
 NOWHERE = Message(topic=None, partition=7, error=FAILURE)  # it concerns no partition: its number means nothing
 LOST = KafkaError(KafkaError._AUTO_OFFSET_RESET)  # a record is no longer retained
 

@@ -91,6 +91,11 @@ def test_a_warm_up_that_has_ended_does_not_begin_again(is_warming_up: bool, warm
     assert (restored.start, restored.warm) == (committed or 12, warm)
 
 
+def test_a_warm_start_is_of_one_topic() -> None:
+    warm, places = WarmStart("T1", {0: range(3, 9), 1: range(0)}), ((0, "T1"), (0, ""), (0, "T2"), (2, "T1"))
+    assert [len(warm.of(*place)) for place in places] == [6, 6, 0, 0]
+
+
 def test_how_far_back_it_begins() -> None:
     wanted = {"90s": 90, "1.5h": 5400, "7d": 604_800, "earliest": None}
     assert {text: load(ServiceSettings, {"topic": "t", "warm": text}).warm_s for text in wanted} == wanted

@@ -52,6 +52,29 @@ def held_in(one: Message) -> int:
     return int(one.title.split()[1].replace(",", ""))
 
 
+@pytest.mark.parametrize("per_hour", [1, 10])
+def test_a_target_gets_so_many_messages_an_hour_and_then_one_that_says_how_many_were_held_back(per_hour: int) -> None:
+    limit = RateLimit(per_hour, "http://status")
+    for number in range(50):
+        one = message(number, "critical" if number == 49 else "warning")
+        assert limit.holds(one, 0.0) == (number >= per_hour)
+        if number < per_hour:
+            limit.sent(one, 0.0)
+    assert limit.holds(message_of("closed", event(closed(0, 9))), HOUR_S - 1)
+    assert limit.summary(HOUR_S - 1) is None
+    assert limit.summary() == limit.summary(HOUR_S), "the end of the process is as good as that of the hour"
+    summary = limit.summary(HOUR_S)
+    assert summary is not None
+    assert summary.title == f"CRITICAL: {51 - per_hour} messages held back: {50 - per_hour} opened, 1 ended"
+    lines = summary.text.splitlines()
+    assert lines[0] == f"- WARNING: outlier in sensors key-{per_hour}"
+    assert lines[-2:] == [f"- and {31 - per_hour} more", "http://status"]
+    assert limit.summary(HOUR_S + 5) == summary, "it stays until it is sent"
+    limit.sent(summary, HOUR_S + 6)
+    assert (limit.held, limit.summary()) == (0, None)
+    assert limit.holds(message(99), HOUR_S + 7) == (per_hour == 1), "the summary counts, too"
+
+
 @given(
     per_hour=st.sampled_from([0, 1, 3, 60]),
     steps=st.lists(st.tuples(st.integers(0, 400), st.floats(0, 2 * HOUR_S)), max_size=40),

@@ -147,6 +147,13 @@ def test_an_end_of_what_does_not_fire_ends_each_severity(receiver: Receiver, sta
     assert [one["labels"]["severity"] for one in receiver.requests[0].json] == ["warning", "critical"]
 
 
+def test_an_alert_about_a_record_of_the_future_begins_now(receiver: Receiver) -> None:
+    late = event(alert(7, timestamp=9_000_000_000_000))
+    target("--alertmanager", receiver.url).send(message_of("opened", late))
+    (told,) = receiver.requests[0].json
+    assert told["startsAt"] == "2027-01-15T08:00:00.000Z"
+
+
 # --- people
 
 
@@ -193,6 +200,15 @@ def test_mistakes_are_refused_at_the_start_and_show_no_secret(flags: list[str], 
         targets(*flags)
     assert all(word in str(raised.value) for word in words), raised.value
     assert "TOKEN" not in str(raised.value)
+
+
+def test_addresses_may_come_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOMO_WEBHOOK", "http://a/x,y http://b")
+    monkeypatch.setenv("FOMO_ALERTS", "alerts")
+    made = parse(NotifySettings, [], command="notify")
+    assert made.webhook == ("http://a/x,y", "http://b")
+    assert (made.group, made.per_hour) == ("alerts-notify", 60)
+    assert "http://a" not in repr(made)
 
 
 def test_without_the_library_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,14 @@ def test_every_metric_has_its_type_its_description_and_a_value() -> None:
     assert all(name.startswith("process_") for name in families), "metrics that are in no table"
 
 
+def test_windows_that_labels_tell_of_share_one_series() -> None:
+    metrics = Metrics(["night", "--min-severity"])
+    names = ["night", "--min-severity", *(f"told {number}" for number in range(100))]
+    metrics.scored(batch(*[result(0.5, None) | {"suppressed": name} for name in names]))
+    found = {labels: value for (name, labels), value in exposed(metrics, snapshot()).items() if "suppressed" in name}
+    assert found == {("night",): 1, ("--min-severity",): 1, ("feedback",): 100}
+
+
 def test_the_state_of_partitions_is_that_of_the_snapshot() -> None:
     found = exposed(Metrics(), snapshot(BUSY, WAITING, not_ready=("sensors[4] waits",)))
     assert found["fomo_ready", ()] == 0
@@ -148,6 +156,17 @@ def test_the_realised_rate_is_that_of_the_last_records(batches: list[tuple[int, 
         # whole micro-batches are forgotten
         possible = [sum(flags[-n:]) / n for n in range(min(len(flags), over), over + 8)]
         assert any(metrics.realised_rate == pytest.approx(rate) for rate in possible)
+
+
+def test_the_time_of_a_poll_without_scoring_is_decoding() -> None:
+    metrics = Metrics()
+    metrics.scored(batch(result(0.5, None), score_s=0.2, produce_s=0.05))
+    metrics.received(10, 0.35)
+    metrics.received(10, 0.01)
+    found = exposed(metrics, snapshot())
+    assert found["fomo_decode_seconds_sum", ()] == pytest.approx(0.11)
+    assert found["fomo_score_seconds_sum", ()] == pytest.approx(0.2)
+    assert found["fomo_produce_seconds_sum", ()] == pytest.approx(0.05)
 
 
 def test_every_report_is_counted() -> None:

@@ -24,9 +24,11 @@ from services import Running, readings, sensors
 from test_metrics import BUSY, RESULTS, SILENT, WAITING, batch, snapshot
 
 from fomo_stream.cli.main import main
+from fomo_stream.errors import ConfigError
 from fomo_stream.ops import otlp
 from fomo_stream.ops.metrics import Metrics, exposition, merged
 from fomo_stream.ops.otlp import OtlpSender
+from fomo_stream.settings.telemetry import push_interval_s
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # by name and labels
@@ -208,6 +210,16 @@ def test_a_variable_that_is_wrong_ends_the_start_with_what_to_write(
     assert words in shown
     assert shown.count("\n") == 1
     assert "hunter2" not in shown
+
+
+def test_the_interval_is_that_of_the_variable_and_the_protocol_of_metrics_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert push_interval_s() == 60
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1500")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    with pytest.raises(ConfigError):
+        push_interval_s()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/protobuf")
+    assert push_interval_s() == 1.5
 
 
 def test_a_header_that_is_wrong_is_not_shown(

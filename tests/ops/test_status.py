@@ -191,6 +191,18 @@ def test_keys_are_shown_only_where_that_is_wanted() -> None:
     assert [one["key"] for one in found["incidents"]] == [None, "p7", "p8", "p7"]
 
 
+def test_the_snapshot_is_shown_whatever_its_texts_are() -> None:
+    partition = PartitionSnapshot(7, "wait <b>", open_transactions=(("sensors", 3.0),))
+    snapshot = replace(EMPTY, features=("a\ud800", "<script>"), not_ready=("no\udfff",), partitions=(partition,))
+    found = status(StatusBoard(), snapshot)
+    assert found["instance"]["features"] == ["a\\ud800", "<script>"]
+    assert found["instance"]["not_ready"] == ["no\\udfff"]
+    assert found["instance"]["topic"] == "sensors"
+    (shown,) = found["partitions"]
+    assert (shown["number"], shown["waits"], shown["lag"], shown["generation"]) == (7, "wait <b>", None, 0)
+    assert shown["open_transactions"] == [["sensors", 3.0]]
+
+
 # --- the present
 
 

@@ -81,7 +81,7 @@ def test_records_that_are_scored_again_do_not_count_again() -> None:
     assert scored(one, 60, 120) == scored(other, 60, 120)
 
 
-def test_score_replay_and_service_say_the_same(tmp_path: Path) -> None:
+def test_score_replay_and_service_say_the_same(tmp_path: Path, restored_logging: None) -> None:
     n, warm = 160, 50
     file, out, again = (tmp_path / name for name in ("in.jsonl", "scored.jsonl", "replayed.jsonl"))
     file.write_text("".join(json.dumps(fields_of(offset)) + "\n" for offset in range(n)))
@@ -111,6 +111,27 @@ def test_score_replay_and_service_say_the_same(tmp_path: Path) -> None:
     said = [reason for one in live for reason in one.get("reasons", ()) if reason["feature"] == "count(10m)"]
     assert said
     assert all(reason["value"] >= 1 for reason in said if reason["cause"] == "value")
+
+
+def test_a_record_without_a_value_of_another_feature_is_a_dead_letter_and_counts() -> None:
+    delivery = Recording()
+    pipeline = make_pipeline(delivery, known=False, **QUICK, derive=("count(10m)",), key="device", explain="all")
+    pipeline.begin(Schema(("x", "count(10m)")))
+    for offset in range(60):
+        value = {"device": "d"} if offset == 50 else {"x": float(offset % 7), "device": "d", "count(10m)": "hostile"}
+        pipeline.receive(Record("t", 0, offset, 1000 * offset, None, json.dumps(value).encode(), []), 0.0)
+    pipeline.finish([0])
+    assert delivery.reasons() == [(50, "no_features")]
+    outputs = [json.loads(one.value or b"") for one in delivery.to("t-scores")]
+    assert all(one["count(10m)"] == "hostile" for one in outputs)  # the record is written as it was
+    values = {
+        one["fomo"]["offset"]: reason["value"]
+        for one in outputs
+        for reason in one["fomo"].get("reasons", ())
+        if (reason["feature"], reason["cause"]) == ("count(10m)", "value")
+    }
+    assert values
+    assert all(value == offset + 1 for offset, value in values.items())
 
 
 def test_derived_features_alone_are_enough() -> None:

@@ -112,6 +112,16 @@ def test_the_last_records_are_found_and_no_others_whatever_is_recovered(
         assert all(index.find(Verdict(None, k, True)) == by_key.get(k) for k in (b"a", b"b", b"c"))
 
 
+def test_few_new_records_are_written_in_few_bytes() -> None:
+    index = RecordIndex(5000)
+    for number in range(6000):
+        index.add(number, number, None)
+    whole = sum(len(value or b"") for value in index.changes("index").values())
+    index.add(6000, 6000, None)
+    part = sum(len(value or b"") for value in index.changes("index").values())
+    assert part <= whole / 100
+
+
 # --- when it is due
 
 

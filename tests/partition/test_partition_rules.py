@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -24,7 +25,7 @@ from fomo_stream.loading import first_detector
 from fomo_stream.partition.labels import parse_label
 from fomo_stream.partition.partition import Waiting
 from fomo_stream.partition.position import NOTHING_RESTORED, Restored
-from fomo_stream.partition.rules import MAX_CHANGES, Rules, RulesLog, Schedule
+from fomo_stream.partition.rules import MAX_CHANGES, Rules, RulesLog, Schedule, matches_key
 from fomo_stream.partition.running import MAINTENANCE, Running
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.rule_spec import Rule, Window
@@ -469,6 +470,15 @@ def test_windows_by_feedback_are_bounded_in_number_and_size() -> None:
     large = rules.with_feedback([window(f"x{n}", SPRING, 9000 + n, keys=("k" * 200,) * 70) for n in range(20)])
     assert [one.name for one in large.from_feedback] == [f"x{n}" for n in range(20 - len(large.from_feedback), 20)]
     assert 5 < len(large.from_feedback) < 20
+
+
+def test_keys_that_were_compared_are_not_kept_whole() -> None:
+    tracemalloc.start()
+    for n in range(300):
+        assert matches_key(f"pump-{n}-{'x' * 500_000}".encode(), ("pump-*",))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 3_000_000
 
 
 def test_the_worst_windows_that_are_taken_cost_a_record_little() -> None:

@@ -338,6 +338,16 @@ def test_the_partition_is_told_in_place_of_its_keys_and_the_topic_in_place_of_it
     assert other.take() == []  # partition 0 tells of the topic
 
 
+def test_a_key_that_died_with_its_partition_is_told_when_the_partition_is_back() -> None:
+    live = Live(CONFIG._replace(levels=("key", "partition")))
+    live.run(3600, FAST)
+    live.run(7200, {})
+    live.run(50, SLOW)
+    assert live.take() == [("silent", "partition", None), ("closed", "partition", None)]
+    live.run(60, SLOW)
+    assert live.take() == [("silent", "key", "b")]
+
+
 @pytest.mark.parametrize("what", ["stopped", "stopped with the producers", "lags", "no broker"])
 @pytest.mark.parametrize(("seconds", "before"), [(3600, 30), (40, 30)])
 def test_no_silence_is_told_because_the_service_was_stopped_lags_or_has_no_broker(
@@ -375,6 +385,16 @@ def test_restarts_neither_repeat_nor_lose_a_silence(gaps: list[int]) -> None:
         assert [status for status, of, _ in live.take() if of == what] == ["silent"]
         live.run(300, FAST, others=1.0)
         assert [status for status, of, _ in live.take() if of == what] == ["closed"]
+
+
+@pytest.mark.parametrize("skew", [-3600, 90])
+def test_clocks_of_producers_do_not_matter(skew: int) -> None:
+    """One producer's clock is an hour off."""
+    live = Live(skew={b"b": skew * SECOND})
+    live.run(7200, {b"a": 2.0, b"b": 2.0})
+    assert live.take() == []
+    live.run(100, {b"a": 1.0})
+    assert live.take() == [("silent", "key", "b")]
 
 
 def test_nobody_is_told_of_muted_keys_nor_in_windows_but_afterwards_if_it_lasts() -> None:
@@ -440,6 +460,20 @@ def test_in_a_replay_a_silence_beyond_a_window_is_told_as_in_the_service(until: 
     records: list[Record] = [(b"a", second, BEGAN + second * SECOND) for second in range(0, 3_695, 5)]
     notices = silence.follow([*records, (b"a", 4_000, BEGAN + until * SECOND)])
     assert [plain(one)[:2] for one in notices] == [(status, "partition") for status in told]
+
+
+def test_a_record_between_the_question_and_the_answer_is_no_quiet_time() -> None:
+    """The topic's end shows it a look later than the partition."""
+    live = Live()
+    live.run(3_600, {b"a": 10.0})
+    last = live.now
+    for second in range(0, 60, 3):
+        live.silence.poll(last + second * SECOND, True, live.end)
+    live.silence.follow([(b"a", live.end, last + 60_500)], last + 60_500)
+    said = live.silence.poll(last + 60_400, True, live.end)
+    said += live.silence.poll(last + 63_000, True, live.end + 1)
+    said += live.silence.poll(last + 66_000, True, live.end + 1)
+    assert [plain(one)[:2] for one in said if one.summary["of"] == "partition"] == []
 
 
 def test_where_nothing_can_be_told_it_waits() -> None:
