@@ -75,9 +75,9 @@ def test_a_signal_to_one_of_them_ends_all(whom: str, number: int, code: int) -> 
         assert {parent.stdout.readline() for _ in range(2)} == {b"0\n", b"1\n"}
         child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()[0])
         assert os.getpgid(child) == os.getpgid(parent.pid)  # Ctrl-Z suspends both
-        wait_for(lambda: handles(parent.pid, signal.SIGHUP), "the parent to hand signals on")
-        os.kill(child if whom == "a member" else parent.pid, number)
         try:
+            wait_for(lambda: handles(parent.pid, signal.SIGHUP), "the parent to hand signals on")
+            os.kill(child if whom == "a member" else parent.pid, number)
             assert parent.wait(60) == code
         finally:
             parent.kill()
