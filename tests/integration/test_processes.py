@@ -51,7 +51,7 @@ def test_processes_share_the_work_end_together_and_give_the_results_of_one(broke
 
 # Processes that wait for a signal.
 WAITING = """\
-import signal, sys
+import os, signal, sys
 from fomo_stream.cli.processes import fork_members
 from fomo_stream.cli.signals import Signals
 from fomo_stream.settings.topic_selection import ProcessSettings
@@ -59,7 +59,7 @@ number, code = fork_members(ProcessSettings(topic="t", processes=2))
 if number < 0:
     sys.exit(code)
 Signals()
-print(number, flush=True)
+os.write(1, b"%d\\n" % number)  # at once
 while True:
     signal.pause()
 """
