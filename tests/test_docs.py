@@ -26,6 +26,7 @@ from fomo_stream.cli.main import main
 from fomo_stream.cli.parser import build_parser, parse, parse_flags
 from fomo_stream.detector.results import Cause, Reason, Results, Scores, Status
 from fomo_stream.errors import REASONS
+from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.partition.rules import Rules
 from fomo_stream.records.explanation import reasons_of
 from fomo_stream.records.result import results_of
@@ -260,10 +261,10 @@ CHECKS: dict[str, Callable[[str, list[str], Path], None]] = {
 
 
 @by_name(with_code("sh", EVERY), slow=LONG_PAGES)
-def test_shell_snippets_of_a_page_work_in_order(
-    page: Document, folder: Path, monkeypatch: pytest.MonkeyPatch, restored_logging: None
-) -> None:
+@pytest.mark.usefixtures("no_pictures", "restored_logging")
+def test_shell_snippets_of_a_page_work_in_order(page: Document, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setattr("fomo_stream.cli.score.load_ready", shared_model)  # to load takes longer than to score
     for line in (line for block in page.blocks if block.language == "sh" for line in commands(block)):
         if not not_run(line):
             words = shlex.split(line.replace("$(hostname)", "host").replace("/etc/fomo", str(folder)), comments=True)

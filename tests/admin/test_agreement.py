@@ -125,14 +125,6 @@ def test_an_agreement_is_written_and_read_as_ever() -> None:
         assert agreement(older).compare() == []
 
 
-def test_rules_and_windows_are_each_instances_own() -> None:
-    log = Log()
-    agreement(log).join()
-    rules = [{"name": name, "features": ["x"], "ignore": "2.5"} for name in "ab"]
-    windows = [{"name": name, "from": "2026-10-01T10:00", "to": "2026-10-01T11:00"} for name in "ab"]
-    assert agreement(log, rules=rules, maintenance=windows).compare() == []
-
-
 def test_of_two_instances_that_change_the_same_settings_one_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     """Neither is a member yet, so each may change them: the second change is valid, and the first instance ends."""
     log = Log()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipes import FEATURES, RECIPES, flags_of, messages
 
@@ -104,6 +104,7 @@ def test_plain_records_have_no_envelope(records: list[dict[str, Any]]) -> None:
     assert not any("recipes.md" in one.remedy for one in found(records))
 
 
+@settings(max_examples=12)
 @given(
     st.sampled_from(sorted(FEATURES)),
     st.lists(Values, min_size=1, max_size=4),

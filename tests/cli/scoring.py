@@ -8,11 +8,13 @@ import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import fastavro
 
 from fomo_stream.cli.score import Scoring, open_input
 from fomo_stream.demo.sensors import sensor_stream
+from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.settings.commands import ScoreSettings
 
 N = 420
@@ -45,14 +47,18 @@ def as_avro(records: list[dict[str, Any]]) -> bytes:
 
 
 def score(model_path: Path, data: bytes, **flags: Any) -> tuple[bytes, str]:
-    """The text for standard output and for standard error. may_skip: any number of lines."""
+    """The text for standard output and for standard error. may_skip: any number of lines.
+
+    All calls share the model: to load it takes longer than to score.
+    """
     out, notes, may_skip = io.BytesIO(), io.StringIO(), flags.pop("may_skip", False)
     settings = ScoreSettings(**{"model": str(model_path), "device": "cpu", "min_context": 50, **flags})
 
     def note(text: str) -> None:
         print(text, file=notes)
 
-    scoring = Scoring(settings, open_input(settings, io.BytesIO(data), "the input", note), out, note)
+    with patch("fomo_stream.cli.score.load_ready", shared_model):
+        scoring = Scoring(settings, open_input(settings, io.BytesIO(data), "the input", note), out, note)
     scoring.run()
     if not may_skip:
         scoring.check_skipped()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shutil
@@ -16,24 +15,13 @@ import pytest
 from flag_tables import SETTINGS
 
 from fomo_stream.cli.main import COMMANDS, main
-from fomo_stream.cli.parser import parse
 from fomo_stream.errors import ConfigError, FomoError
 from fomo_stream.kafka.broker.clients import make_admin
-from fomo_stream.logs import ClientLog, kv, quiet_clients
-from fomo_stream.settings.commands import ScoreSettings
+from fomo_stream.logs import kv
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import extra_of, option
 
 GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"
-
-
-def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = parse(ServiceSettings, ["--topic", "t", "--kafka.linger.ms", "7", "--kafka.sasl.mechanism=PLAIN"])
-    assert settings.kafka == {"linger.ms": "7", "sasl.mechanism": "PLAIN"}
-    monkeypatch.setenv("FOMO_SCORES_ONLY", "true")
-    assert not parse(ServiceSettings, ["--topic", "t", "--no-scores-only"]).scores_only
-    assert parse(ScoreSettings, ["data.csv", "--batch-size", "9"]).file == "data.csv"
-    assert parse(ScoreSettings, ["--batch-size", "9", "-"]).file == parse(ScoreSettings, []).file == "-"
 
 
 @pytest.mark.parametrize(
@@ -85,32 +73,6 @@ def test_help_describes_every_flag(command: str, capsys: pytest.CaptureFixture[s
         assert (name.upper() if extra_of(field).get("positional") else option(name)) in shown
         assert "".join(str(field.description).split()) in shown
     assert command != "run" or all(f"fomo-stream{name}" in shown for name in COMMANDS if name != "run")
-
-
-def test_client_log_lines_are_left_out_where_they_repeat_and_while_any_start_is_under_way(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    client_log = ClientLog("consumer")
-
-    def say(kind: str) -> None:
-        client_log.log(logging.ERROR, "%s [%s] %s", kind, "rdkafka#1", "connect refused")
-
-    with caplog.at_level(logging.INFO):
-        one, other = quiet_clients(), quiet_clients()
-        with one:
-            other.__enter__()
-            say("ONE")
-        say("OTHER")  # two starts in two threads do not end in the order of a stack
-        other.__exit__(None, None, None)
-        for kind in ("AFTER", "AFTER", "CONFWARN"):  # one that repeats, and one that says nothing
-            say(kind)
-    assert [record.getMessage() for record in caplog.records] == [
-        'kafka_client client=consumer kind=AFTER message="connect refused"'
-    ]
-    caplog.clear()
-    with caplog.at_level(logging.DEBUG, logger="fomo_stream"), quiet_clients():
-        say("DEBUG")
-    assert len(caplog.records) == 1
 
 
 def test_a_log_line_is_one_line_without_terminal_codes() -> None:

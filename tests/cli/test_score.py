@@ -193,10 +193,9 @@ def test_times_that_cannot_be_read_and_keys_that_no_record_has_are_named(model_p
     assert "--mute-key: no record of the input has the key p99" in notes
 
 
-@pytest.mark.parametrize("skip", ["both", "learning"])
-@pytest.mark.parametrize(("begin", "batch_size"), [(0, 32), (2, 256), (20, 256)])
+@pytest.mark.parametrize(("begin", "batch_size", "skip"), [(0, 32, "both"), (2, 256, "learning"), (20, 256, "both")])
 def test_records_around_a_window_are_scored_as_without_those_in_it(
-    model_path: Path, skip: str, begin: int, batch_size: int
+    model_path: Path, begin: int, batch_size: int, skip: str
 ) -> None:
     records = [record | {"t": 1_790_000_000 + 60 * i} for i, record in enumerate(RECORDS[:240])]
     ends = [f"{datetime.fromtimestamp(records[i]['t'], UTC):%Y-%m-%dT%H:%M:%S}" for i in (begin, 130)]
@@ -213,14 +212,15 @@ def test_records_around_a_window_are_scored_as_without_those_in_it(
     assert "windows of maintenance (w) can never apply: records of a file have times only by --time" in notes
 
 
-@pytest.mark.parametrize("skip", ["both", "learning"])
-def test_records_in_a_window_are_scored_by_those_before_them_only(model_path: Path, tmp_path: Path, skip: str) -> None:
-    total = np.cumsum(np.random.default_rng(0).exponential(size=240))  # also in the window
+def test_records_in_a_window_are_scored_by_those_before_them_only(model_path: Path, tmp_path: Path) -> None:
+    total = np.cumsum(np.random.default_rng(0).exponential(size=140))  # also in the window
     records = [
-        record | {"total": float(total[i]), "t": 1_790_000_000 + 60 * i} for i, record in enumerate(RECORDS[:240])
+        record | {"total": float(total[i]), "t": 1_790_000_000 + 60 * i} for i, record in enumerate(RECORDS[:140])
     ]
-    (tmp_path / "good.csv").write_bytes(as_csv([{"t": 0, "total": 0.0} | record for record in records]))
-    for begin, reference in ((205, None), (205, tmp_path / "good.csv"), (5, tmp_path / "good.csv")):
+    good = tmp_path / "good.csv"
+    good.write_bytes(as_csv(records))
+    cases = (105, None, "learning"), (105, good, "both"), (5, good, "learning"), (5, good, "both")
+    for begin, reference, skip in cases:
         ends = [f"{datetime.fromtimestamp(records[i]['t'], UTC):%Y-%m-%dT%H:%M:%S}" for i in (begin, begin + 10)]
         flags: Any = {"time": "t", "counters": ("total",), "reference": reference}
         flags |= {"maintenance": [{"name": "w", "from": ends[0], "to": ends[1], "skip": skip}]}

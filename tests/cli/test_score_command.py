@@ -18,6 +18,13 @@ from scoring import RECORDS, as_csv, as_jsonl, table
 from fomo_stream.cli.main import main
 from fomo_stream.cli.output import open_output
 from fomo_stream.errors import ConfigError, SchemaError
+from fomo_stream.model.checkpoint import shared_model
+
+
+@pytest.fixture(autouse=True)
+def _one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All commands in this process share the model: to load it takes longer than to score."""
+    monkeypatch.setattr("fomo_stream.cli.score.load_ready", shared_model)
 
 
 def arguments(model_path: Path, *flags: object) -> list[str]:

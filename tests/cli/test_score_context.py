@@ -1,4 +1,4 @@
-"""`fomo-stream score`: context files, missing values, categories, and the past of a series."""
+"""`fomo-stream score`: context files, missing values, and categories."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ import pytest
 from scoring import RECORDS, as_csv, as_jsonl, results, score, table
 
 from fomo_stream.cli.score import Scoring, open_input
-from fomo_stream.detector.config import DetectorConfig
-from fomo_stream.detector.detector import Detector
 from fomo_stream.errors import SchemaError
-from fomo_stream.model.checkpoint import load_model
 from fomo_stream.settings.commands import ScoreSettings
 
 
@@ -38,16 +35,6 @@ def test_a_context_file_counts_with_all_its_rows_unless_a_size_is_given(model_pa
     everything = score(model_path, data, context=context)[0]
     assert score(model_path, data, context=context, context_size=1521)[0] == everything
     assert score(model_path, data, context=context, context_size=1000)[0] != everything
-
-
-def test_a_context_file_too_small_for_the_alert_rate_is_reported_once(model_path: Path, tmp_path: Path) -> None:
-    context = tmp_path / "normal.csv"
-    context.write_bytes(as_csv(RECORDS[:40]))
-    output, notes = score(model_path, as_jsonl(RECORDS[300:500]), context=context)
-    assert notes.count("nothing will be flagged: 40 rows") == 1
-    assert {result["status"] for result in results(output)} == {"calibrating"}
-    _, notes = score(model_path, as_jsonl(RECORDS[300:500]), context=context, alert_rate=0.1)
-    assert "nothing will be flagged" not in notes
 
 
 def test_a_context_may_come_through_a_pipe(model_path: Path, tmp_path: Path) -> None:
@@ -120,19 +107,3 @@ def test_categories_count_alike_in_csv_and_json_lines_and_are_not_taken_for_numb
     some = [{"weight": 0.1, "code": code, "carrier": "sea"} for code in ("01067", "80331", "1067")]
     found = results(score(model_path, as_jsonl(some), context=context, categorical=("code", "carrier"))[0])
     assert [result["outlier"] for result in found] == [False, False, True]
-
-
-def test_each_row_is_scored_with_its_past_of_the_same_key(model_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    values, devices = rng.normal(size=(150, 2)), rng.integers(1, 4, 150)
-    batch = [
-        {"x": x, "y": y, "device": device} for (x, y), device in zip(values.tolist(), devices.tolist(), strict=True)
-    ]
-    output, notes = score(model_path, as_csv(batch), batch_size=7, lags=3, key="device")
-    assert "left out: device (key of the series)" in notes
-    keys = [str(device) for device in devices]
-    detector = Detector(load_model(str(model_path), "cpu"), 2, DetectorConfig(min_context=50, lags=3))
-    detector.process(values[:50], keys[:50])
-    expected = np.concatenate([detector.cross_scored().logit, detector.process(values[50:], keys[50:]).logit])
-    found = [float(row["fomo_logit"]) for row in table(output)]
-    np.testing.assert_allclose(found, expected, rtol=1e-8)

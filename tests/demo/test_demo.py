@@ -21,8 +21,6 @@ from fomo_stream.records.result import Result
 from fomo_stream.replaying.replay_result import ReplayResult
 from fomo_stream.settings.commands import DemoSettings
 
-SETTINGS = DemoSettings(min_context=50, alert_rate=0.01)
-
 
 def tally_after(readings: Sequence[tuple[str | None, float | None]]) -> demo.Tally:
     """After 300 ordinary readings and these: (fault or None, score if flagged, else None)."""

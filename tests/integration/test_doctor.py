@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from brokers import Broker
-from recipes import messages
 from services import unique
 
 from fomo_stream.admin.doctor import BROKER_CHECKS
@@ -65,24 +64,6 @@ def test_bad_topics_are_found_and_nothing_is_changed(broker: Broker, capsys: pyt
     assert lines[0].startswith("ok           brokers          1 in the cluster: ")
     assert lines[-1] == "2 problems, 7 warnings, 2 not checked"
     assert any(line.lstrip().startswith("-> kafka-configs.sh") for line in lines)
-
-
-@pytest.mark.usefixtures("real_kafka")
-def test_flags_for_what_a_tool_writes_are_named(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first offsets of both partitions have no record any more; tombstones are between the others."""
-    topic, group = unique("orders"), unique("group")
-    broker.create_topic(topic, 2)
-    values = [b"[]"] * 9 + [json.dumps(change).encode() for change in messages("Debezium", 150)] + [None]
-    for number in (0, 1):
-        broker.produce(topic, values, partition=number)
-    broker.delete_records({(topic, number): 9 for number in (0, 1)})
-    _, found = findings(capsys, broker.bootstrap, "--topic", topic, "--group", group)
-    first = found["records"][0]
-    assert "300 of 300 records are changes of Debezium" in first["what"]
-    assert "--features after.amount,after.items --tombstones skip" in first["remedy"]
-    assert levels(found["records"][1:]) == {"ok"}
-    _, found = findings(capsys, broker.bootstrap, "--topic", topic, "--group", group, "--start", "latest", "--key", "a")
-    assert [one["remedy"] for one in found["records"] if "no record has a key" in one["what"]] == ["check --key"]
 
 
 def test_a_broker_that_is_away_is_the_only_problem(

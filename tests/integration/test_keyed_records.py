@@ -1,43 +1,11 @@
-"""Keys of series through Kafka: odd ones, those of a field, and muted ones."""
+"""Muted keys of series through Kafka."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
-import pytest
 from brokers import Broker, wait_for
 from services import Running, changed, readings, results, sensors, unique
-
-from fomo_stream.kafka import member
-from fomo_stream.kafka.member import GroupMember
-
-
-def test_a_field_names_the_series_also_where_some_records_lack_it(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(member, "SAMPLE_WAIT_S", 0.5)
-    devices: list[Any] = ["p7", 12, 2.5, True, None, {"a": 1}, ["b"], "\ud800", "x" * 100_000]
-    settings = sensors(broker, features=None, key="device.id")
-    records = readings(30 * len(devices))
-    for i, record in enumerate(records):
-        if i % 7:
-            record["device"] = {"id": devices[i % len(devices)]}
-    broker.produce(settings.topic, [json.dumps(record).encode() for record in records], partition=0)
-    with Running(settings) as running:
-        outputs = broker.read(settings.out, at_least=len(records))
-        features = running.member.pipeline.schema
-        summary = detector_of(running.member).summary
-    assert len(outputs) == len(records)
-    assert features is not None
-    assert set(features.features) == {"temperature", "motor.rpm"}
-    assert summary.keys == len(devices) - 2  # nothing is no key, and neither is an object
-
-
-def detector_of(member: GroupMember) -> Any:
-    task: Any = member.pipeline.partitions[0]
-    return task.detector
 
 
 def test_a_muted_key_gives_no_alerts_until_a_label_ends_that_also_over_a_restart(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -38,22 +40,42 @@ def test_processes_share_the_work_end_together_and_give_the_results_of_one(broke
     broker.produce(settings.topic, readings(200, start=400, seed=1))
     with command(tmp_path / "second.log", settings) as second:
         outputs = broker.read(settings.out, at_least=600)
-        assert second.terminate() == 0
+        second.process.send_signal(signal.SIGHUP)  # its terminal was closed
+        assert second.process.wait(60) == 0
     assert {line.rpartition(" ")[2] for line in second.text().splitlines()} == {"process=0", "process=1"}
-    with command(tmp_path / "third.log", changed(settings, instance_id=None)) as third:
-        third.wait_for_log("started")
-        child = int(Path(f"/proc/{third.process.pid}/task/{third.process.pid}/children").read_text().split()[0])
-        assert os.getpgid(child) == os.getpgid(third.process.pid)  # Ctrl-Z suspends both
-        os.kill(child, signal.SIGTERM)
-        assert third.process.wait(60) == 1
-    with command(tmp_path / "fourth.log", changed(settings, instance_id=None)) as fourth:
-        fourth.wait_for_log("started")
-        fourth.process.send_signal(signal.SIGHUP)  # its terminal was closed
-        assert fourth.process.wait(60) == 0
     alone = changed(settings, group=unique("alone"), out=unique("alone"), processes=1)
     with Running(alone):
         expected = broker.read(alone.out, at_least=600)
     assert sorted(map(content_of, outputs)) == sorted(map(content_of, expected))
+
+
+# Processes that wait for a signal.
+WAITING = """\
+import os, signal, sys
+from fomo_stream.cli.processes import fork_members
+from fomo_stream.cli.signals import Signals
+from fomo_stream.settings.topic_selection import ProcessSettings
+number, code = fork_members(ProcessSettings(topic="t", processes=2))
+if number < 0:
+    sys.exit(code)
+Signals()
+os.write(1, b"%d\\n" % number)  # at once
+while True:
+    signal.pause()
+"""
+
+
+def test_all_end_when_one_of_them_is_stopped_alone() -> None:
+    with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE) as parent:
+        try:
+            assert parent.stdout is not None
+            assert {parent.stdout.readline() for _ in range(2)} == {b"0\n", b"1\n"}
+            child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()[0])
+            assert os.getpgid(child) == os.getpgid(parent.pid)  # Ctrl-Z suspends both
+            os.kill(child, signal.SIGTERM)
+            assert parent.wait(60) == 1
+        finally:
+            parent.kill()
 
 
 @pytest.mark.parametrize(

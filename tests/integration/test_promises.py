@@ -93,17 +93,14 @@ def test_a_kill_neither_repeats_nor_loses_a_record_nor_changes_a_score(broker: B
 
 
 @pytest.mark.usefixtures("real_kafka")
-def test_a_warm_start_survives_a_kill_and_ends_as_if_the_group_had_run_all_the_time(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_a_warm_start_survives_a_restart_and_ends_as_if_the_group_had_run_all_the_time(broker: Broker) -> None:
     settings = sensors(broker, partitions=2, config={"retention.ms": "-1"}, alerts=unique("alerts"), instance_id="one")
     topic = settings.topic
     for partition in range(2):
         broker.produce(topic, readings(30), partition=partition, timestamp=1_700_000_000_000)  # too old
         broker.produce(topic, readings(300, start=30 + partition), partition=partition)
-    with command(tmp_path / "killed.log", changed(settings, warm="1d")) as killed:
-        wait_for(lambda: broker.committed(settings.group, topic) > 60, "the first commit of the warm-up")
-        killed.kill()
+    with Running(changed(settings, warm="1d")):
+        wait_for(lambda: broker.committed(settings.group, topic) > 60, "the first commit of the warm-up", every=0.01)
     with Running(settings) as running:  # without the flag: the group knows it
         wait_for(lambda: running.scores(0) and running.scores(1), "the end of the warm-up")
         wait_for(lambda: broker.committed(settings.group, topic) == 660, "its last commit")
@@ -165,23 +162,23 @@ def test_two_instances_share_the_partitions_agree_on_one_schema_and_follow_a_top
 ) -> None:
     monkeypatch.setattr(member, "SAMPLE_WAIT_S", 0.5)
     settings = sensors(broker, partitions=4, features=None, feedback=unique("labels"), start="latest")
-    broker.produce(settings.topic, readings(30, start=-30))  # are skipped
+    broker.produce(settings.topic, readings(10, start=-10))  # are skipped
     with Running(settings) as one, Running(settings) as two:
         both = (one, two)
         wait_for(lambda: all(running.service.ready for running in both), "both to be ready")
         wait_for(lambda: all(running.member.pipeline.partitions for running in both), "both to be at work")
         # What an instance sees first differs: each key, thus each partition, has a field of its own.
-        records = [{**record, f"extra{i % 16}": record["temperature"]} for i, record in enumerate(readings(800))]
+        records = [{**record, f"extra{i % 16}": record["temperature"]} for i, record in enumerate(readings(320))]
         broker.produce(settings.topic, records)
-        assert sorted(numbers(broker.read(settings.out, at_least=800))) == list(range(800))
+        assert sorted(numbers(broker.read(settings.out, at_least=320))) == list(range(320))
         assert one.member.pipeline.schema is not None
         assert one.member.pipeline.schema == two.member.pipeline.schema
         if broker.is_kafka:
             broker.grow_topic(settings.topic, 6)
             for partition in (4, 5):
-                broker.produce(settings.topic, readings(60, start=800 + 60 * (partition - 4)), partition=partition)
-            assert sorted(numbers(broker.read(settings.out, at_least=920))) == list(range(920))
-            broker.produce(settings.feedback or "", [{"offset": 55, "outlier": True}], partition=5)
+                broker.produce(settings.topic, readings(20, start=320 + 20 * (partition - 4)), partition=partition)
+            assert sorted(numbers(broker.read(settings.out, at_least=360))) == list(range(360))
+            broker.produce(settings.feedback or "", [{"offset": 15, "outlier": True}], partition=5)
             wait_for(lambda: broker.committed(settings.group, settings.feedback or "") == 1, "the label to be heeded")
             wait_for(lambda: all(running.service.ready for running in both), "both to be ready again")
         assert sum(len(running.member.pipeline.partitions) for running in both) == broker.partitions(settings.topic)

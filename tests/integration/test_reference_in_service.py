@@ -15,6 +15,7 @@ from services import Running, changed, readings, refusal, results, sensors
 from fomo_stream.cli.main import main
 from fomo_stream.kafka import references
 from fomo_stream.kafka.group.agreed_reference import GroupReference
+from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service_settings import ServiceSettings
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("real_kafka")
 
 BEGAN, MINUTE = 1_790_812_800_000, 60_000  # 2026-10-01T00:00Z
 GOOD = "2026-10-01/2026-10-01T02:00"
-COUNT = 300  # records of each partition, one a minute, the first 120 in the range
+COUNT = 180  # records of each partition, one a minute, the first 120 in the range
 
 
 def fill(broker: Broker, settings: ServiceSettings, start: int, count: int, shift: float = 0.0) -> None:
@@ -82,11 +83,12 @@ def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("fomo_stream.replaying.partition_run.load_ready", shared_model)
     score_all(broker, settings, 2 * COUNT)
     assert f"reference_stored range={GOOD} " in log.text
     assert f"reference range={GOOD} records=240 keys=2 " in log.text
     first = stored(broker, settings)
-    fill(broker, settings, COUNT, 100, shift=15.0)
+    fill(broker, settings, COUNT, 40, shift=15.0)
     alone = ["--features", "temperature,motor.rpm", "--context-size", "100"]
     assert replay(settings, *alone, "--scores-file", str(tmp_path / "scores.jsonl")) == 0
     expected = sorted((tmp_path / "scores.jsonl").read_bytes().splitlines())
@@ -94,11 +96,11 @@ def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
     two, three = (Running(changed(settings, instance_id=name)) for name in ("two", "three"))
     with two, three:
         wait_for(lambda: two.service.ready and three.service.ready, "both instances")
-        wait_for(lambda: broker.committed(settings.group, settings.topic) == 2 * (COUNT + 100), "all records")
+        wait_for(lambda: broker.committed(settings.group, settings.topic) == 2 * (COUNT + 40), "all records")
     assert stored(broker, settings) == first
     outputs = broker.read(settings.out, at_least=len(expected))
     assert sorted(message.value() for message in outputs) == expected
-    assert sum(one["fomo"]["outlier"] for one in results(outputs) if one["n"] >= COUNT) == 200
+    assert sum(one["fomo"]["outlier"] for one in results(outputs) if one["n"] >= COUNT) == 80
     assert replay(settings, "--group", settings.group) == 0
     capsys.readouterr()
     assert replay(settings, *alone) == 5
@@ -110,14 +112,14 @@ def test_times_that_are_not_in_order_are_told(broker: Broker, log: pytest.LogCap
     """The range of one partition ends with its first device, and that of the other is empty."""
     made = sensors(broker, 2, {"retention.ms": "-1"}, alert_rate=0.02, reference="2026-10-01T01:00/2026-10-01T03:00")
     for key in ("a", "b"):
-        times = range(BEGAN, BEGAN + COUNT * MINUTE, MINUTE)
-        broker.produce(made.topic, readings(COUNT), (key for _ in times), times, partition=0)
+        times = range(BEGAN, BEGAN + 200 * MINUTE, MINUTE)
+        broker.produce(made.topic, readings(200), (key for _ in times), times, partition=0)
     broker.produce(made.topic, readings(50), ("c" for _ in range(50)), [BEGAN] * 50, partition=1)
-    score_all(broker, made, 2 * COUNT + 50)
+    score_all(broker, made, 450)
     assert "records=120 keys=1 " in log.text
     lines = [line for line in log.text.splitlines() if " check_reference " in line]
     assert f"{made.topic}[1] has no record in the range" in lines[0]
-    assert "120 of the next 420 records have times in it" in lines[1]
+    assert "120 of the next 220 records have times in it" in lines[1]
 
 
 def test_another_range_replaces_the_stored_one(

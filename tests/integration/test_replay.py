@@ -14,6 +14,7 @@ from services import Running, readings, sensors, unique
 
 from fomo_stream.cli.main import main
 from fomo_stream.errors import FomoError, TopicError
+from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.replaying.blocks import INLIER, OUTLIER, UNKNOWN, Sample
 from fomo_stream.replaying.command import make_plan
 from fomo_stream.replaying.plan import Plan
@@ -29,6 +30,7 @@ Replay = Callable[..., tuple[int, str]]
 def replay(capsys: pytest.CaptureFixture[str], restored_logging: None, monkeypatch: pytest.MonkeyPatch) -> Replay:
     """Runs the command on the topic of these settings; returns its exit code and what it has printed as an error."""
     monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("fomo_stream.replaying.partition_run.load_ready", shared_model)
 
     def run(settings: ServiceSettings, *flags: str) -> tuple[int, str]:
         where = ["--topic", settings.topic, "--bootstrap", settings.bootstrap, "--report", "none", "--jobs", "1"]

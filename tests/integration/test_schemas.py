@@ -79,7 +79,7 @@ def known(url: str, **changes: Any) -> Iterator[Known]:
 
 def test_generated_schemas(registry_url: str, client: SchemaRegistryClient) -> None:
     @given(schema=avro_schemas(), seed=st.integers(0, 2**32))
-    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=10, suppress_health_check=list(HealthCheck))
     def check(schema: Any, seed: int) -> None:
         random.seed(seed)
         text = json.dumps({**schema, "name": unique("T").replace("-", "")})
@@ -184,21 +184,6 @@ def test_the_subject_of_outputs(strategy: str, registry_url: str, client: Schema
 
 def evolved(*fields: Any) -> str:
     return json.dumps({**READING, "fields": [*READING["fields"], *fields]})
-
-
-def test_schemas_of_outputs_evolve_with_those_of_the_input(registry_url: str, client: SchemaRegistryClient) -> None:
-    first = json.dumps(READING)
-    second = evolved({"name": "rpm", "type": ["null", "int"], "default": None})
-    with known(registry_url) as one:
-        outputs = []
-        for text in (first, second):
-            data = AvroSerializer(client, text)({"flow": 1.5, "site": "a", "rpm": 3}, one.value())
-            outputs.append(one.scored(one.decode(data)))
-            for subject in (f"{one.topic}-value", f"{one.settings.out}-value"):
-                client.set_compatibility(subject, "BACKWARD")
-        newest = client.get_latest_version(f"{one.settings.out}-value").schema.schema_str
-        read = AvroDeserializer(client, newest)  # readers with the newest schema read all of them
-        assert [read(output, None)["rpm"] for output in outputs] == [None, 3]
 
 
 def test_an_output_that_its_subject_refuses_says_which_and_why(registry_url: str, client: SchemaRegistryClient) -> None:

@@ -17,6 +17,7 @@ from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, ConfigError
 from fomo_stream.kafka import topic_services
 from fomo_stream.kafka.topic_services import TopicServices
+from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.monitor import Monitors
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.topic_selection import TopicCatalog
@@ -30,12 +31,15 @@ FLAGS = {
     "kafka": CLIENT,
 }
 
+COUNT = 120
+
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_services, "LISTING_S", 0.3)
     monkeypatch.setattr(topic_services, "MIN_RETRY_S", 0.3)
     monkeypatch.setattr(topic_services, "MAX_RETRY_S", 1.0)
+    monkeypatch.setattr(topic_services, "load_ready", shared_model)
 
 
 @contextmanager
@@ -47,13 +51,13 @@ def running(**flags: Any) -> Iterator[TopicServices]:
 
 
 def filled(broker: Broker, name: str, seed: int = 0) -> str:
-    """A topic with 300 records in one partition."""
+    """A topic with COUNT records in one partition."""
     broker.create_topic(name, 1)
-    broker.produce(name, readings(300, seed=seed))
+    broker.produce(name, readings(COUNT, seed=seed))
     return name
 
 
-def scores(broker: Broker, topic: str, count: int = 300) -> list[dict[str, Any]]:
+def scores(broker: Broker, topic: str, count: int = COUNT) -> list[dict[str, Any]]:
     found = [record["fomo"] for record in results(broker.read(topic, count))]
     return sorted(found, key=lambda one: (one["partition"], one["offset"]))
 
@@ -79,14 +83,14 @@ def test_each_topic_is_scored_as_if_it_were_alone(broker: Broker) -> None:
         assert services.services[late].not_ready()
         third = filled(broker, f"{plant}-2", 3)  # it comes while they run
         filled(broker, late, 4)
-        assert len(scores(broker, f"{third}-scores")) == len(scores(broker, f"{late}-scores")) == 300
+        assert len(scores(broker, f"{third}-scores")) == len(scores(broker, f"{late}-scores")) == COUNT
         if broker.is_kafka:
             broker.delete_topic(first)
             wait_for(lambda: first not in services.topics, "the topic that was deleted to be given up")
         kept = {second, third, other, late} | (set() if broker.is_kafka else {first})
         assert services.topics.keys() == kept  # no output is scored, also not of the topic that is gone
-        broker.produce(second, readings(20, start=300, seed=5))
-        assert len(scores(broker, f"{second}-scores", 320)) == 320
+        broker.produce(second, readings(20, start=COUNT, seed=5))
+        assert len(scores(broker, f"{second}-scores", COUNT + 20)) == COUNT + 20
     assert all(topic.service.member for topic in services.topics.values())
 
 
@@ -120,10 +124,10 @@ def test_the_command_takes_topics_from_sections_of_the_file_and_its_log_names_th
         return {line.split()[-1] for line in command.text().splitlines() if f" {event} " in line}
 
     try:
-        assert len(scores(broker, f"{plant}-scores")) == len(scores(broker, f"{pay}-scores")) == 300
+        assert len(scores(broker, f"{plant}-scores")) == len(scores(broker, f"{pay}-scores")) == COUNT
         metrics = get("/metrics")
         for topic in (plant, pay):
-            assert f'fomo_records_total{{topic="{topic}"}} 300.0' in metrics
+            assert f'fomo_records_total{{topic="{topic}"}} {COUNT}.0' in metrics
             assert f'fomo_info{{group="fomo-{topic}"' in metrics
         assert metrics.count("\nprocess_resident_memory_bytes ") == 1
         assert metrics.count("# TYPE fomo_records_total ") == 1
@@ -160,8 +164,8 @@ def test_a_topic_that_was_fenced_is_soon_scored_again(broker: Broker, monkeypatc
         wait_for(lambda: all(one.ready for one in ours.services.values()) and len(ours.services) == 2, "both topics")
         with Running(make_settings(broker, first, group=f"fomo-{first}", instance_id="one")):
             wait_for(lambda: ours.topics[first].error, "the topic to be fenced")
-        broker.produce(first, readings(20, start=300))
-        assert len(scores(broker, f"{first}-scores", 320)) == 320
+        broker.produce(first, readings(20, start=COUNT))
+        assert len(scores(broker, f"{first}-scores", COUNT + 20)) == COUNT + 20
         assert ours.services[second].ready
 
 

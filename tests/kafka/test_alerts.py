@@ -109,15 +109,6 @@ def sending() -> tuple[Recording, Outputs]:
     return delivery, Outputs(settings, its, lambda: COUNTS, codec_for(settings, of_service=True)[0], Observer())
 
 
-@pytest.mark.parametrize("topic", ["a", "t-scores"])
-def test_an_alert_that_one_topic_refuses_is_a_dead_letter_and_in_neither(topic: str) -> None:
-    delivery, outputs = sending()
-    delivery.refuse(topic, 7, 1)
-    outputs.send([pending(7), pending(8)], [{"outlier": True}, {"outlier": True}])
-    assert delivery.reasons() == [(7, "output_refused")]
-    assert [(one.topic, one.source.offset) for one in delivery.outputs[1:] if one.source] == [("t-scores", 8), ("a", 8)]
-
-
 def test_a_sum_that_is_refused_loses_its_reasons_and_then_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     def sent() -> list[Output]:
         outputs.send([pending(6), pending(7)], [None, {"outlier": True}], [CLOSED])

@@ -13,8 +13,6 @@ from fomo_stream.kafka.bounds import Bound, parse_bounds
 from fomo_stream.records.moments import EPOCH, MILLISECOND
 
 NOW = 1_790_000_000_000
-DAY = 86_400_000
-
 times = st.datetimes(datetime(1970, 1, 2), datetime(9999, 12, 30), timezones=st.timezones())
 
 

@@ -283,6 +283,6 @@ class LongerMachine(ExactlyOnceMachine):
 
 
 TestExactlyOnce = ExactlyOnceMachine.TestCase
-TestExactlyOnce.settings = settings(stateful_step_count=8, max_examples=12)
+TestExactlyOnce.settings = settings(stateful_step_count=8, max_examples=8)
 TestExactlyOnceForLonger = pytest.mark.slow(LongerMachine.TestCase)
 TestExactlyOnceForLonger.settings = settings(stateful_step_count=25, max_examples=20)  # each takes nearly a second

@@ -57,7 +57,7 @@ def test_a_change_is_told_once(
     assert all(line.startswith(f"{what} ") for line, what in zip(lines, sorted(told), strict=True))
     gone = sum(line.count(",") + 1 for line in told if line.startswith("features_missing"))
     assert pipeline.presence.gone.sum() == gone
-    assert feed(200, change) == []
+    assert feed(100, change) == []
     caplog.set_level("INFO", "fomo_stream")
     assert [line.split(" ")[0] for line in feed(100, good)] == ["features_back"] * min(gone, 1)
     assert not pipeline.presence.gone.any()

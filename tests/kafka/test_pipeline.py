@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -23,7 +22,7 @@ from fomo_stream.errors import BrokerError
 from fomo_stream.kafka.background import MAX_REORDERED_TASKS, BackgroundExecutor
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.topics.watch import TopicsAnswer
-from fomo_stream.partition.record import Headers, MicroBatch, Record
+from fomo_stream.partition.record import Headers, Record
 
 # --- offsets
 
@@ -113,9 +112,6 @@ def test_tombstones_are_passed_over_if_that_is_wanted(known: bool) -> None:
     assert sent["skip"] == sent["dead-letter"]
 
 
-# --- what is refused
-
-
 def test_an_output_that_is_too_large_with_its_white_space_is_written_without() -> None:
     delivery = Recording()
     pipeline = make_pipeline(delivery, batch_size=1)
@@ -138,6 +134,9 @@ def test_headers_pass_through_but_the_number_of_attempts_stays_in_dead_letters()
     pipeline.finish([0])
     (scored,), (letter,) = delivery.to("t-scores"), delivery.to("t-dead-letters")
     assert (scored.headers, letter.headers[: len(headers)]) == (headers[:-1], headers)
+
+
+# --- what is refused
 
 
 def test_a_dead_letter_that_is_refused_is_cut_and_in_the_end_a_matter_for_people() -> None:
@@ -228,23 +227,6 @@ def test_a_seed_context_is_encoded_once_for_all_partitions(tmp_path: Path) -> No
     assert executor.submitted == len(DEFAULT) - 1  # nothing is known of keys
 
 
-@given(size=st.integers(1, 10), age=st.floats(0, 1), steps=st.lists(st.floats(0, 0.5), max_size=50))
-def test_every_item_leaves_once_in_order_and_no_batch_is_too_large(size: int, age: float, steps: list[float]) -> None:
-    batch = MicroBatch[int](size, age)
-    now, taken = 0.0, []
-    for number, step in enumerate(steps):
-        now += step
-        full = batch.add(number, now)
-        assert batch.is_due(now) >= full
-        assert len(batch) <= size
-        if batch.is_due(now):
-            items = batch.take()
-            assert len(items) == size if full else items
-            taken += items
-    assert taken + batch.take() == list(range(len(steps)))
-    assert not batch.is_due(now + 2)
-
-
 # --- tasks in the background
 
 
@@ -274,14 +256,3 @@ def test_the_task_that_is_needed_soonest_runs_first_and_none_is_overtaken_for_ev
     assert sorted(done) == list(range(len(numbers)))
     assert len(numbers) >= MAX_REORDERED_TASKS or done == sorted(done, key=lambda i: (-numbers[i], i))
     assert all(place < i + MAX_REORDERED_TASKS for place, i in enumerate(done))
-
-
-def test_a_thread_that_waits_keeps_nothing_of_its_last_task() -> None:
-    class Generation: ...
-
-    with BackgroundExecutor("tasks") as thread:
-        kept = weakref.ref(thread.submit(Generation).result())
-        ended = threading.Event()
-        weakref.finalize(thread.submit(Generation).result(), ended.set)
-        assert ended.wait(60)
-    assert kept() is None

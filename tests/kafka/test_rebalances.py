@@ -12,7 +12,7 @@ import pytest
 from brokers import Broker, wait_for
 from confluent_kafka import TopicPartition
 from group_in_memory import Group, GroupClient
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker
 from memory_service import OUT, Instance, service_broker
@@ -108,6 +108,7 @@ FOUND = [  # a member is removed while it is suspended, and the others come back
 ]
 
 
+@settings(max_examples=12)
 @given(what=st.lists(events, max_size=40))
 @example(what=FOUND)
 def test_in_the_end_each_partition_is_served_by_one_member_and_each_record_scored_once(
@@ -207,8 +208,8 @@ def test_a_client_that_joins_before_it_has_left_keeps_partitions_and_never_tells
     if is_real:
         broker: Broker = request.getfixturevalue("broker")
         broker.create_topic(topic, len(NUMBERS))
-        settings = ServiceSettings(topic=topic, bootstrap=broker.bootstrap, group=topic)
-        one, other = make_consumer(settings), make_consumer(settings)
+        its = ServiceSettings(topic=topic, bootstrap=broker.bootstrap, group=topic)
+        one, other = make_consumer(its), make_consumer(its)
     else:
         topic, one, other = "t", GroupClient(group, "one"), GroupClient(group, "other")
 

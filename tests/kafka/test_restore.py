@@ -31,6 +31,7 @@ from fomo_stream.settings.service_settings import ServiceSettings
 
 SETTINGS = ServiceSettings(topic="t", feedback="f", group="g")
 STATE = SETTINGS.state_topic
+
 TIMEOUT = retriable()
 
 
@@ -170,11 +171,6 @@ def test_entries_are_read_after_their_transaction_is_marked_as_committed_everywh
         ((_, found),) = taken(one)
     assert (found.start, found.learned_until) == (committed, committed)
     assert found.entries == {"detector/x": b"before", **last}
-
-
-def test_a_transaction_that_cannot_change_the_committed_state_is_not_waited_for() -> None:
-    broker = half_marked(4, at(4), at(8))  # by a producer that cannot commit it any more
-    assert restored(broker, flags=SETTINGS.model_copy(update={"feedback": None})).start == 4
 
 
 def test_stopping_does_not_wait_for_a_broker_that_does_not_answer() -> None:

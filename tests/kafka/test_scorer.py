@@ -1,4 +1,4 @@
-"""Scoring with one schema: features of records, missing values, categories and past values; how long to wait for it."""
+"""The schema of a pipeline: records that cannot make it, views that it is too wide for, and how long to wait for it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from pipelines import Recording, make_pipeline, record
 from fomo_stream.kafka.member import SAMPLE_WAIT_S, SchemaSearch
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.model.checkpoint import shared_model
-from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
-
-# --- the schema
 
 
 def test_records_with_too_many_numbers_are_dead_letters_and_later_ones_make_the_schema() -> None:
@@ -35,41 +32,6 @@ def test_records_with_too_many_numbers_are_dead_letters_and_later_ones_make_the_
     for offset in range(30, 60):
         pipeline.receive(record(offset), 0.0)
     assert pipeline.infer() == Schema(("x", "y"))
-
-
-# --- categories, missing values, and the past
-
-
-def results(delivery: Recording) -> list[dict[str, Any]]:
-    return [json.loads(output.value or b"")["fomo"] for output in delivery.to("t-scores")]
-
-
-def as_record(offset: int, fields: dict[str, Any], partition: int = 0, key: bytes | None = None) -> Record:
-    return record(offset, partition, key, json.dumps(fields).encode())
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_numbers_as_text_are_scored_as_numbers_and_what_is_unusual_is_said_once(
-    known: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Features are named, or inferred."""
-    rng, scores = random.Random(0), []
-    batch: list[dict[str, Any]] = [{"x": f"{rng.gauss(0, 1):.4f}", "y": rng.gauss(0, 1)} for _ in range(450)]
-    for records in (batch, [one | {"x": float(one["x"])} for one in batch]):
-        caplog.clear()
-        delivery = Recording()
-        pipeline = make_pipeline(delivery, known=known)
-        for offset, fields in enumerate(records):
-            if offset == 199 and not known:
-                schema = pipeline.infer()
-                assert schema == Schema(("x", "y"))
-                pipeline.begin(schema)
-            pipeline.receive(as_record(offset, fields), 0.0)
-        pipeline.finish([0])
-        scores.append([result["logit"] for result in results(delivery)])
-        said = 'check_features note="read as numbers although they are text: x"'
-        assert caplog.text.count(said) == caplog.text.count("check_features") == (records is batch)
-    assert scores[0] == scores[1]
 
 
 def test_a_view_that_becomes_too_wide_is_left_out_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:

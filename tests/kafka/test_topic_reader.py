@@ -104,12 +104,6 @@ def test_an_error_is_raised_or_named_when_the_time_is_up(first: Message, retry: 
         list(reader.read("t", {0: (0, 5)}, 0.05 if expected is NoProgressError else 600.0, retry_errors=retry))
 
 
-def test_a_read_that_is_stopped_ends_at_once() -> None:
-    reader, patched = reading(scripted()[0], is_stopped=lambda: True)
-    with patched, pytest.raises(NoProgressError):
-        list(reader.read("t", {0: (0, None)}, 600.0))
-
-
 ALL = 1 << 30
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Message
@@ -13,7 +12,6 @@ from memory_service import ALERTS, DEAD, OUT, Instance, service_broker
 from pipelines import IDS
 
 from fomo_stream.errors import ConfigError
-from fomo_stream.kafka.snapshot import not_ready_reasons
 from fomo_stream.kafka.warm_start import WarmStart
 from fomo_stream.partition.position import POSITION, InputOffsets, SavedPosition, decide_resume
 from fomo_stream.settings.service_settings import ServiceSettings
@@ -81,36 +79,6 @@ def test_after_a_warm_start_all_is_as_if_the_group_had_run_all_the_time(stops: l
         assert wanted
         assert len(wanted) < len(outputs(always, topic))
         assert content(outputs(warm, topic)) == content(wanted)
-
-
-def test_how_much_is_learned_is_a_reason_for_not_being_ready() -> None:
-    broker = topics()
-    with broker.stands_in():
-        instance = Instance("a", broker, WarmStart(IDS["t"], {0: range(BEGIN, BEGIN + 50)}))
-        vars(instance)["search"] = SimpleNamespace(trouble="")
-        instance.take(0)
-        instance.restore()
-        reasons = []
-        for _ in range(6):
-            reasons += not_ready_reasons(instance)
-            instance.read(0, 10, 0)
-            instance.score(is_due=True, is_built=True)
-            instance.step()
-        instance.restorer.stop()
-    assert reasons == [f"warming up: {share} %" for share in (0, 20, 40, 60, 80)]
-    assert [json.loads(one or b"")["fomo"]["offset"] for one in broker.values(OUT)] == [*range(BEGIN + 50, BEGIN + 60)]
-
-
-@pytest.mark.parametrize(
-    ("low", "committed", "warm", "start"),
-    [(0, None, range(5, 9), 5), (7, None, range(5, 9), 7), (0, 8, range(5, 9), 8), (2, None, range(0), 2)],
-)
-def test_a_partition_that_nothing_is_known_of_begins_where_its_warm_up_does(
-    low: int, committed: int | None, warm: range, start: int
-) -> None:
-    found = InputOffsets(low, 20, committed, "T1", warm)
-    restored, notes = decide_resume(found, {}, ServiceSettings(topic="t"), "t[0]")
-    assert (restored.start, restored.warm, notes) == (start, warm, [])
 
 
 @pytest.mark.parametrize(("is_warming_up", "warm"), [(True, range(5, 9)), (False, range(0))])

@@ -9,51 +9,18 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_alerts import SAID, TIME, alert, closed, event, heard, silent
+from made_alerts import SAID, alert, closed, event, heard, silent
 
 from fomo_stream.errors import RecordError
 from fomo_stream.notify.events import Event, iso_text, key_of_field, printable_key, read_event
 from fomo_stream.notify.messages import MessageKind, held_message, message_of
-from fomo_stream.records.result_schema import as_written
 
 # --- events
-
-
-@pytest.mark.parametrize(
-    ("result", "is_end", "about", "is_first", "offset", "severity"),
-    [
-        (alert(7), False, "outlier", True, 7, "warning"),
-        (alert(9, 7, "critical"), False, "outlier", False, 9, "critical"),
-        (alert(7, incident_name=None), False, "outlier", True, 7, "warning"),
-        (closed(7, 9, 3), True, "outlier", False, 9, "warning"),
-        (silent(7), False, "silence", True, 7, "warning"),
-        (heard(7, 90), True, "silence", False, 90, "warning"),
-    ],
-)
-def test_records_of_every_kind_are_understood(
-    result: dict[str, Any], is_end: bool, about: str, is_first: bool, offset: int, severity: str
-) -> None:
-    found = event(result)
-    facts = found.facts
-    assert (found.is_end, facts["about"], found.is_first) == (is_end, about, is_first)
-    assert (facts["offset"], facts["severity"], facts["topic"]) == (offset, severity, "sensors")
-    assert found.timestamp == TIME + 1000 * offset
-    assert facts["key"] == result.get("key", "pump-7")
 
 
 def test_a_record_of_a_file_is_named_by_its_line() -> None:
     assert event({"outlier": True, "incident": "12", "offset": 12}).is_first
     assert not event({"outlier": True, "incident": "12", "offset": 13}).is_first
-
-
-def test_results_with_a_schema_say_the_same() -> None:
-    said: dict[str, Any] = {
-        "reasons": [*SAID["reasons"], {"feature": "state", "cause": "category", "value": "idle", "range": None}]
-    }
-    plain = event(alert(7, **said))
-    assert event(as_written(alert(7, **said))) == plain
-    assert [one["value"] for one in plain.facts["reasons"]] == [9.0, "idle"]
-    assert (plain.facts["reasons"][0]["low"], plain.facts["reasons"][1]["high"]) == (2.0, None)
 
 
 @pytest.mark.parametrize(

@@ -42,18 +42,6 @@ def test_headers_that_the_client_cannot_read_count_as_none(reader: AlertReader, 
     assert to_record(received(encoded(), headers=trouble)).headers == []
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        encoded(score=float("nan"), records=10**300, timestamp=253_402_300_800_000, **{"from": {"timestamp": -1}}),
-        encoded()[:-1] + b', "deep": ' + b"[" * 100 + b"]" * 100 + b"}",
-        encoded(),
-    ],
-)
-def test_what_a_result_holds_does_not_keep_its_incident_from_being_told(reader: AlertReader, value: bytes) -> None:
-    assert reader.read(received(value, b"\xff\x00")) is not None
-
-
 @pytest.mark.parametrize("value", [None, b"", b"\xff", b"[" * 100_000, b"9" * 10_000, b'{"fomo": 1e999}'])
 def test_what_cannot_be_read_is_skipped(
     reader: AlertReader, value: bytes | None, caplog: pytest.LogCaptureFixture

@@ -163,16 +163,3 @@ def test_the_page_finds_an_instance_again_that_is_not_ready(browser: Browser) ->
         assert text(page, "model") == "not loaded yet"
         assert text(page, "no-partitions").startswith("No partitions yet.")
         assert text(page, "no-incidents").startswith("No incidents yet.")
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_needs_no_sideways_scrolling(width: int, browser: Browser) -> None:
-    board, _ = board_and_clock()
-    board.scored(batch(9, *(outlier(offset, reasons=[{"feature": "flow" * 30}]) for offset in range(5))))
-    how = {"width": width, "height": 844, "touch": width < 600}
-    with browse(browser, lambda: board.status(RUNNING), f"{STATE} == 'Scoring'", **how) as page:
-        assert page.run("document.documentElement.scrollWidth") <= width
-        boxes = "[...document.querySelectorAll('.scroll')]"
-        assert page.run(f"{boxes}.every((one) => one.scrollWidth <= one.clientWidth)")
-        named = page.run("getComputedStyle(document.querySelector('#incidents td'), '::before').content")
-        assert named == ("none" if width > 600 else '"State"')

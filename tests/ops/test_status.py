@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from fomo_stream.kafka.observer import Observation, Outlier
 from fomo_stream.kafka.snapshot import PartitionSnapshot, Snapshot
 from fomo_stream.ops.monitor import PROGRESS_S, ProgressLog
-from fomo_stream.ops.status import CHART_S, CHART_STEPS, MAX_INCIDENTS, STEP_S, STEPS, StatusBoard
+from fomo_stream.ops.status import MAX_INCIDENTS, STEP_S, STEPS, StatusBoard
 from fomo_stream.partition.incidents import Notice
 from fomo_stream.partition.labels import DueLabels
 from fomo_stream.records.result import Result
@@ -170,22 +169,6 @@ def test_a_silence_is_an_incident_until_it_ends() -> None:
     assert [one["open"] for one in status(board)["incidents"]] == [False]
 
 
-def test_the_chart_of_a_partition_has_its_highest_score_and_its_alerts_by_step() -> None:
-    board, clock = board_and_clock()
-    of = replace(EMPTY, partitions=(PartitionSnapshot(0), PartitionSnapshot(1)))
-    for step, scores in enumerate([(0.2, 0.7), (), (0.4,)]):
-        clock.now = 1000.0 + step * CHART_S
-        for score in scores:
-            seen = replace(batch(1, *([outlier(step)] if score == 0.7 else [])), results=[{"score": score}])
-            board.scored(replace(seen, results=[{**seen.results[0], "status": "ok", "missing": 0}, {"score": None}]))
-    one, other = (partition["chart"] for partition in status(board, of)["partitions"])
-    assert (one["score"][-4:], one["alerts"][-4:]) == ([None, 0.7, None, 0.4], [0, 1, 0, 0])
-    assert len(one["score"]) == len(one["alerts"]) == CHART_STEPS
-    assert set(other["score"]) == {None}
-    clock.now += CHART_STEPS * CHART_S
-    assert set(status(board, of)["partitions"][0]["chart"]["score"]) == {None}
-
-
 def test_of_a_record_only_the_names_of_features_are_kept() -> None:
     reasons = [
         {"feature": "flow", "cause": "value", "share": 0.7, "value": "marker", "usual": "marker", "with": "gas"},
@@ -208,9 +191,6 @@ def test_keys_are_shown_only_where_that_is_wanted() -> None:
     assert [one["key"] for one in found["incidents"]] == [None, "p7", "p8", "p7"]
 
 
-# --- the present
-
-
 def test_the_snapshot_is_shown_whatever_its_texts_are() -> None:
     partition = PartitionSnapshot(7, "wait <b>", open_transactions=(("sensors", 3.0),))
     snapshot = replace(EMPTY, features=("a\ud800", "<script>"), not_ready=("no\udfff",), partitions=(partition,))
@@ -223,25 +203,7 @@ def test_the_snapshot_is_shown_whatever_its_texts_are() -> None:
     assert shown["open_transactions"] == [["sensors", 3.0]]
 
 
-def test_it_can_be_asked_while_the_service_works() -> None:
-    board = StatusBoard()
-    done = threading.Event()
-    answers: list[Any] = []
-
-    def look() -> None:
-        while not done.is_set():
-            answers.append(status(board))
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    for offset in range(3000):
-        board.scored(batch(2, outlier(offset)))
-        board.committed([0.01], [0.02], 0.001)
-    done.set()
-    looking.join()
-    assert status(board)["alerts"]["outliers"] == 3000
-    counts = [answer["alerts"]["outliers"] for answer in answers]
-    assert counts == sorted(counts)
+# --- the present
 
 
 # --- the line of the log

@@ -7,13 +7,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import QUICK, Instance, Recording, cheap_model, commit, make_pipeline, restored
 
 from fomo_stream.cli.main import main
-from fomo_stream.errors import StateError
 from fomo_stream.model.checkpoint import save_model
 from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
@@ -83,18 +81,8 @@ def test_records_that_are_scored_again_do_not_count_again() -> None:
     assert scored(one, 60, 120) == scored(other, 60, 120)
 
 
-def test_the_state_of_other_derived_features_is_refused() -> None:
-    entries: dict[str, bytes] = {}
-    one = instance()
-    scored(one, 0, 30)
-    committed = one.commit(entries)
-    other = Instance(Schema(("x", "gap()")), derive=("gap()",), views=("default",), lags=0)
-    with pytest.raises(StateError, match="the state has features x,count"):
-        other.restore(restored(entries, committed))
-
-
-def test_score_replay_and_service_say_the_same(tmp_path: Path) -> None:
-    n, warm = 250, 50
+def test_score_replay_and_service_say_the_same(tmp_path: Path, restored_logging: None) -> None:
+    n, warm = 160, 50
     file, out, again = (tmp_path / name for name in ("in.jsonl", "scored.jsonl", "replayed.jsonl"))
     file.write_text("".join(json.dumps(fields_of(offset)) + "\n" for offset in range(n)))
     save_model(cheap_model(), tmp_path / "cheap.safetensors")
@@ -118,7 +106,7 @@ def test_score_replay_and_service_say_the_same(tmp_path: Path) -> None:
     files = [[json.loads(line)["fomo"] for line in path.read_text().splitlines()] for path in (out, again)]
     scored = [[one for one in found if one["status"] != "no_features"][warm:] for found in (live, *files)]
     of_service, of_score, of_replay = ([{name: one.get(name) for name in names} for one in found] for found in scored)
-    assert len(of_service) > 150
+    assert len(of_service) > 80
     assert of_replay == of_score == of_service
     said = [reason for one in live for reason in one.get("reasons", ()) if reason["feature"] == "count(10m)"]
     assert said

@@ -166,12 +166,6 @@ def alone(key: Any, slot: int = 1) -> Stream:
     return Stream([slot], [False], [True], [key], [0.001])
 
 
-def test_without_a_topic_the_offset_alone_is_the_name() -> None:
-    incidents, result = Incidents(QUIET), alert(17)
-    incidents.follow([result], alone("k").scored(slice(0, 1)), ["k"], [17], 17)
-    assert result["incident"] == "17"
-
-
 def test_very_long_keys_and_reasons_are_left_out_and_damage_is_noticed() -> None:
     incidents = Incidents(QUIET, TOPIC, PARTITION)
     result = alert(5, reasons=[{"value": "x" * MAX_FIELD_BYTES}], explanation="x")

@@ -61,56 +61,6 @@ def effects(delivery: Recording) -> list[dict[str, Any]]:
 # --- effects
 
 
-def test_a_label_on_a_bad_or_forgotten_record_is_finished_without_effect() -> None:
-    delivery, progress = Recording(), ProgressLog()
-    pipeline = labelled(delivery, feedback_memory=10, observer=progress)
-    pipeline.receive(record(0, value=b'{"z": 1}'), 0.0)  # has no feature
-    score(pipeline, 1, 30)
-    for at, offset in enumerate((0, 5, 19)):
-        label(pipeline, at, True, offset=offset)
-    pipeline.score_due(0.0)
-    assert effects(delivery) == []
-    assert progress.counts["labels"] == 0
-    assert commit(pipeline)["f", 0] == 3
-    label(pipeline, 3, True, offset=20)
-    pipeline.score_due(0.0)
-    assert effects(delivery) == [{"input_offset": 30, "labels": [[3, 20, True]]}]
-
-
-def test_labels_before_the_schema_wait_for_it() -> None:
-    delivery = Recording()
-    pipeline = labelled(delivery, known=False)
-    for offset in range(30):
-        pipeline.receive(record(offset), 0.0)
-    label(pipeline, 0, True, offset=3)
-    pipeline.score_due(1e9)
-    assert not delivery.outputs
-    schema = pipeline.infer()
-    assert schema is not None
-    pipeline.begin(schema)
-    score(pipeline, 30, 31)
-    assert [entry["labels"] for entry in effects(delivery)] == [[[0, 3, True]]]
-
-
-# --- when they are finished
-
-
-def test_a_label_is_committed_with_its_effect() -> None:
-    delivery = Recording()
-    pipeline = labelled(delivery)
-    score(pipeline, 0, 30)
-    label(pipeline, 7, True, offset=3)
-    assert commit(pipeline) == {("t", 0): 30}  # it was read, but has had no effect yet
-    label(pipeline, 8, True, offset=50)  # its record is not there yet
-    label(pipeline, 9, True, offset=4)
-    pipeline.score_due(0.0)
-    assert effects(delivery) == [{"input_offset": 30, "labels": [[7, 3, True], [9, 4, True]]}]
-    assert commit(pipeline) == {("f", 0): 8}
-    score(pipeline, 30, 60)
-    assert commit(pipeline) == {("t", 0): 60, ("f", 0): 10}
-    assert commit(pipeline) == {}
-
-
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_label_that_raises_an_error_is_a_dead_letter_and_the_others_take_effect(
     count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -407,22 +407,6 @@ def test_nobody_is_told_of_muted_keys_nor_in_windows_but_afterwards_if_it_lasts(
     assert live.take() == [("silent", "key", "b")]
 
 
-def test_nothing_is_written_while_nothing_can_happen() -> None:
-    live, only_keys = Live(), Live(CONFIG._replace(levels=("key",)))
-    live.run(60, {})
-    assert live.silence.changes() == {}  # no record ever came
-    for one in (live, only_keys):
-        one.run(3600, FAST)
-        one.silence.changes()
-        one.run(20, {})
-    assert only_keys.silence.changes() == {}  # the partition is not watched
-    assert len(live.silence.changes()) == 2  # how long it has been quiet
-    live.run(600, {})
-    assert live.silence.changes() != {}  # it is silent
-    live.run(3600, {})
-    assert live.silence.changes() == {}
-
-
 # --- what happens rarely
 
 
