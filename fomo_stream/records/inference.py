@@ -227,7 +227,7 @@ def _parts_of_times(leaves: Mapping[str, list[Any]]) -> set[str]:
     found: defaultdict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
     for path, values in leaves.items():
         parent, _, name = path.rpartition(".")
-        *before, last = words_of(path) if name[-1:].isalpha() else [""]  # not hour_1, hour_2, ...
+        *before, last = (name[-1:].isalpha() and words_of(path)) or [""]  # not hour_1, hour_2, ...
         low, high = _DATE_PARTS.get(last, (np.inf, -np.inf))
         x = numbers([value for value in values if not is_missing(value)])
         x = x[~np.isnan(x)]

@@ -180,7 +180,7 @@ def test_parts_of_a_time_are_no_features_and_names_alone_decide_nothing() -> Non
     for measured in (
         {"year": 2026, "load": 3},
         {"hour_0": 1, "hour_1": 2, "day1": 3, "day2": 1},
-        {"minute": 3, "second": 4},
+        {"minute": 3, "second": 4, "年": 5},
         {"errors": {"minute": 2, "hour": 12, "day": 20}},
     ):
         assert infer_schema([measured] * 40)[1] == {}, "each may be a measurement"
