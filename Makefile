@@ -1,6 +1,7 @@
 # `make demo` and `make test` need only Python 3.11 or later: they install everything else into $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
+FOR_KERNELS := numba numpy safetensors scipy
 BIN := $(VENV)/bin
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 + (os.cpu_count() or 1)))')
 
@@ -16,8 +17,8 @@ demo: $(VENV)/.installed
 # process, as its tests share a cluster.
 # A single file starts sooner without them:
 # make test ARGS='-n0 tests/model/test_evidence.py'
-test: $(VENV)/.installed-dev
-	$(MAKE) --no-print-directory -j2 types kernels bytecode style
+test:
+	$(MAKE) --no-print-directory -j2 kernels types bytecode style
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 # Tests of minutes: faults, and the Helm chart in a cluster (KAFKA_HOME, REGISTRY_HOME, KUBE_HOME). Most of them wait.
@@ -32,8 +33,9 @@ style: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-# Compiles them once, before several processes need them.
-kernels: $(VENV)/.installed-dev
+# Compiles them once, before several processes need them. They need few packages, so that they compile while pip installs
+# the others.
+kernels: $(VENV)/.installed-for-kernels
 	$(BIN)/python -m fomo_stream.loading
 
 # All modules that tests import, likewise: after an installation none is compiled.
@@ -87,6 +89,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install --progress-bar on --no-compile --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed-for-kernels: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt $(FOR_KERNELS)
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed-for-kernels
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@ $(VENV)/.installed

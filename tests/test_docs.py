@@ -261,7 +261,7 @@ CHECKS: dict[str, Callable[[str, list[str], Path], None]] = {
 
 
 @by_name(with_code("sh", EVERY), slow=LONG_PAGES)
-@pytest.mark.usefixtures("no_pictures", "restored_logging")
+@pytest.mark.usefixtures("restored_logging")
 def test_shell_snippets_of_a_page_work_in_order(page: Document, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr("fomo_stream.cli.score.load_ready", shared_model)  # to load takes longer than to score

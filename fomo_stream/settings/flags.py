@@ -331,7 +331,7 @@ class RecordFlags(DetectorFlags):
     """numbers that mean that a value is missing: temp=-9999; *=65535: in all features except categories"""
     time: str | None = flag("Records", None, metavar="FIELD", min_length=1, affects="group")
     """field with the time of a record, for windows of maintenance and derived features: a number since 1970 (s, ms, us
-    or ns), or ISO 8601 (default: the record's own time)"""
+    or ns), or text such as 2026-10-01T12:00 (default: the record's own time)"""
     time_features: Cycles = flag("Records", (), metavar="A,B", affects="state")
     """compare values with the usual ones at the same time: hour, weekday, month, or several"""
     timezone: Zone = flag("Records", "UTC", metavar="ZONE", affects="group")

@@ -214,3 +214,21 @@ def test_where_the_broker_assigns_members_join_leave_and_are_killed_and_each_rec
         check_each_is_scored_once(broker, settings, total)
         assert first.terminate() == 0, first.text()
     wait_for(lambda: not broker.members(settings.group), "the group to have no members")
+
+
+def test_where_the_broker_assigns_a_second_instance_of_a_name_is_refused_and_the_first_keeps_its_place(
+    assigning_broker: Cluster, tmp_path: Path
+) -> None:
+    broker, topic = assigning_broker, unique("names")
+    broker.create_topic(topic)
+    settings = make_settings(broker, topic, instance_id="name", delivery="at-least-once", kafka=PROTOCOL)
+    with command(tmp_path / "first.log", settings) as first:
+        first.wait_for_log("restored")
+        with command(tmp_path / "second.log", settings) as second:
+            assert second.process.wait(60) == 3
+            assert "another instance has the same --instance-id" in second.text()
+        broker.produce(topic, readings(100))
+        wait_for(lambda: broker.committed(settings.group, topic) == 100, "all records to be committed")
+        assert first.terminate() == 0, first.text()
+    assert 'group_not_left reason="group.protocol is consumer"' in first.text()
+    assert set(broker.members(settings.group)) == {"name"}

@@ -14,12 +14,13 @@ import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_broker import MemoryBroker, message
+from memory_broker import MemoryBroker, abortable, message
 from memory_service import OUT, SETTINGS, Instance, service_broker
 from pipelines import QuickSettings
 
 from fomo_stream.errors import FencedError
 from fomo_stream.kafka.broker import clients
+from fomo_stream.kafka.commits import BEHIND_S
 from fomo_stream.kafka.member import Poller
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.topic_flags import NO_TOPIC
@@ -211,6 +212,65 @@ def test_a_member_without_partitions_ends_too_when_its_consumer_was_fenced_and_b
         member.run(lambda: time.monotonic() > deadline)
     assert len(turns) > 2
     member.restorer.stop()
+
+
+@pytest.mark.parametrize("topic", ["t", "f"])
+def test_when_a_topic_was_recreated_partitions_are_restored_before_more_is_read(
+    member: Instance, broker: MemoryBroker, topic: str
+) -> None:
+    before = member.pipeline.partitions[0]
+    member.step()
+    assert member.pipeline.partitions[0] is before
+    broker.topic_ids[topic] = "another"
+    member.step()  # notices it
+    member.turn(0.0)  # goes back
+    after = member.pipeline.partitions[0]
+    assert after is not before
+    assert after.is_active
+    if topic == "t":  # the state was about the topic that is gone
+        assert after.position == 0
+        assert after.learned_until == 0
+    else:
+        assert after.position == after.learned_until == broker.offsets["t", 0]
+
+
+def test_while_the_service_is_behind_commits_are_rare(member: Instance) -> None:
+    now = time.monotonic()
+    assert member.commits.turn(now)
+    assert not member.commits.turn(now + BEHIND_S / 2, is_behind=True)
+    assert member.commits.turn(now + BEHIND_S / 2)
+    assert member.commits.turn(now + BEHIND_S + LONG_S, is_behind=True)
+
+
+def test_while_a_rebalance_completes_a_commit_waits_and_nothing_is_read_again(
+    member: Instance, broker: MemoryBroker
+) -> None:
+    task = member.pipeline.partitions[0]
+    member.pipeline.score_due(1e9)
+    assert member.rebalance(broker.generations)
+    member.step()
+    assert broker.offsets["t", 0] == 30
+    member.on_assign(None, [])
+    member.step()
+    assert broker.offsets["t", 0] == len(broker.values(OUT)) == 35
+    assert member.pipeline.partitions[0] is task
+
+
+@pytest.mark.parametrize("refusal", [KafkaError.FENCED_INSTANCE_ID, KafkaError.ILLEGAL_GENERATION])
+def test_after_a_refused_commit_nothing_is_restored_or_read_until_the_group_has_assigned(
+    member: Instance, broker: MemoryBroker, refusal: int
+) -> None:
+    member.pipeline.score_due(1e9)
+    broker.answers["send_offsets_to_transaction"] = [abortable(refusal)]
+    for _ in range(3):
+        member.step()
+    assert not member.pipeline.partitions[0].is_active
+    assert member.consumer.read("t", 0, 5) == []
+    broker.offsets["t", 0] = 33  # by another owner
+    member.on_assign(None, [])
+    for _ in range(2):
+        member.step()
+    assert member.pipeline.partitions[0].position == 33
 
 
 @pytest.mark.parametrize("comes_back", [False, True])

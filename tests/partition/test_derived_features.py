@@ -7,11 +7,13 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import QUICK, Instance, Recording, cheap_model, commit, make_pipeline, restored
 
 from fomo_stream.cli.main import main
+from fomo_stream.errors import StateError
 from fomo_stream.model.checkpoint import save_model
 from fomo_stream.partition.record import Record
 from fomo_stream.records.schema import Schema
@@ -79,6 +81,16 @@ def test_records_that_are_scored_again_do_not_count_again() -> None:
     other.restore(restored(entries, {("t", 0): 33}))
     scored(other, 33, 60)
     assert scored(one, 60, 120) == scored(other, 60, 120)
+
+
+def test_the_state_of_other_derived_features_is_refused() -> None:
+    entries: dict[str, bytes] = {}
+    one = instance()
+    scored(one, 0, 30)
+    committed = one.commit(entries)
+    other = Instance(Schema(("x", "gap()")), derive=("gap()",), views=("default",), lags=0)
+    with pytest.raises(StateError, match="the state has features x,count"):
+        other.restore(restored(entries, committed))
 
 
 def test_score_replay_and_service_say_the_same(tmp_path: Path, restored_logging: None) -> None:

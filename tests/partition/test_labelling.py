@@ -61,6 +61,21 @@ def effects(delivery: Recording) -> list[dict[str, Any]]:
 # --- effects
 
 
+def test_labels_before_the_schema_wait_for_it() -> None:
+    delivery = Recording()
+    pipeline = labelled(delivery, known=False)
+    for offset in range(30):
+        pipeline.receive(record(offset), 0.0)
+    label(pipeline, 0, True, offset=3)
+    pipeline.score_due(1e9)
+    assert not delivery.outputs
+    schema = pipeline.infer()
+    assert schema is not None
+    pipeline.begin(schema)
+    score(pipeline, 30, 31)
+    assert [entry["labels"] for entry in effects(delivery)] == [[[0, 3, True]]]
+
+
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_label_that_raises_an_error_is_a_dead_letter_and_the_others_take_effect(
     count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

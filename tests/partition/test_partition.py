@@ -65,6 +65,28 @@ def test_what_one_writes_another_becomes(what: Any) -> None:
 # --- what does not fit
 
 
+def test_replayed_offset_is_not_learned_twice() -> None:
+    """The group's offset was set back: records are scored again, and those after them as if nothing had been."""
+    entries: dict[str, bytes] = {}
+    start = 33
+    one = Instance()
+    one.score(0, 60)
+    one.commit(entries)
+    one.results()
+    other = Instance()
+    other.restore(restored(entries, {("t", 0): start}))
+    one.score(60, 130)
+    other.score(start, 59)
+    assert len(other.results()) == 59 - start
+    other.commit(entries)
+    assert SavedPosition.decode(entries[POSITION]).offset == 60  # what is known, not what was read
+    other.score(59, 130)
+    assert other.results()[1:] == one.results()
+    assert detector_of(other.pipeline).records == sum(
+        1 for offset in range(130) if len(as_record(offset).value or b"") > 2
+    )
+
+
 def written() -> tuple[dict[str, bytes], dict[tuple[str, int], int]]:
     """What an instance has written that has scored 30 records, and has read two labels that are none."""
     entries: dict[str, bytes] = {}

@@ -297,6 +297,23 @@ MEASURED: dict[str, Callable[[np.random.Generator, int], Any]] = {
 }
 
 
+def test_measured_numbers_stay_however_they_look() -> None:
+    rng, n = np.random.default_rng(0), 200
+    slow = np.linspace(20, 35, n)
+    columns = {name: np.asarray(make(rng, n)).tolist() for name, make in MEASURED.items()} | {
+        "rising": (slow + rng.normal(0, 1e-4, n)).tolist(),
+        "rising_counts": np.round(20_000 + np.cumsum(rng.integers(1, 6, n))).tolist(),
+        "rising_steps": np.round(slow).tolist(),
+        "huge": [1e308] * n,
+        "sometimes": [1.5 if i % 3 else None for i in range(n)],
+        "mixed": ["n/a" if i % 5 == 0 else 2.5 for i in range(n)],
+    }
+    schema, left_out = infer_schema(
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    )
+    assert (schema.features, left_out) == (tuple(sorted(columns)), {})
+
+
 @given(
     st.integers(0, 2**32), st.integers(0, 3000), st.sampled_from([0.0, 0.3]), st.sampled_from([1.0, -1.0, 1e-6, 1e6])
 )
