@@ -5,7 +5,7 @@ FOR_KERNELS := numba numpy safetensors scipy
 BIN := $(VENV)/bin
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 + (os.cpu_count() or 1)))')
 
-.PHONY: demo test test-slow style types kernels bytecode audit docs pictures notebooks dist sbom format clean
+.PHONY: demo test suite test-slow style types kernels bytecode audit docs pictures notebooks dist sbom format clean
 
 # Every process would compile all that it imports, again and again: most of the time of a test that starts a program.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,8 +17,11 @@ demo: $(VENV)/.installed
 # process, as its tests share a cluster.
 # A single file starts sooner without them:
 # make test ARGS='-n0 tests/model/test_evidence.py'
+# Types are checked where the tests wait.
 test:
-	$(MAKE) --no-print-directory -j2 kernels types bytecode style
+	$(MAKE) --no-print-directory -j2 suite types
+
+suite: kernels bytecode style
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 # Tests of minutes: faults, and the Helm chart in a cluster (KAFKA_HOME, REGISTRY_HOME, KUBE_HOME). Most of them wait.
@@ -31,7 +34,7 @@ style: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 types: $(VENV)/.installed-dev
-	$(BIN)/mypy
+	nice $(BIN)/mypy
 
 # Compiles them once, before several processes need them. They need few packages, so that they compile while pip installs
 # the others.
