@@ -384,7 +384,7 @@ def test_any_commits_aborts_and_crashes_equal_the_uninterrupted_run() -> None:
     Service.seen.clear()
     for start, config in product([0, 180, 250, 410, 470, 900], [CONFIG, SHORT]):
         case = type("Case", (Service,), {"start": start, "config": config})
-        run_state_machine_as_test(case, settings=settings(max_examples=3, stateful_step_count=30, derandomize=True))
+        run_state_machine_as_test(case, settings=settings(max_examples=2, stateful_step_count=30, derandomize=True))
     wanted = ("deleted", "shifts", "keys with contexts of their own", *CONFIG.wanted_views)
     assert all(Service.seen[what] for what in wanted), Service.seen
 
