@@ -228,11 +228,11 @@ def _parts_of_times(leaves: Mapping[str, list[Any]]) -> set[str]:
     for path, values in leaves.items():
         parent, _, name = path.rpartition(".")
         *before, last = (name[-1:].isalpha() and words_of(path)) or [""]  # not hour_1, hour_2, ...
-        low, high = _DATE_PARTS.get(last, (np.inf, -np.inf))
+        if last not in _DATE_PARTS or not _TIME_WORDS.issuperset([*before, *words_of(parent)[-1:]]):
+            continue
         x = numbers([value for value in values if not is_missing(value)])
-        x = x[~np.isnan(x)]
-        is_of_time = _TIME_WORDS.issuperset([*before, *words_of(parent)[-1:]])
-        if is_of_time and len(x) and ((low <= x) & (x <= high) & (x == np.round(x))).all():
+        x, (low, high) = x[~np.isnan(x)], _DATE_PARTS[last]
+        if len(x) and ((low <= x) & (x <= high) & (x == np.round(x))).all():
             found[(parent, *before)].setdefault(last, []).append(path)
     times = [parts for parts in found.values() if len(parts) > 1 and parts.keys() & {"year", "month", "day"}]
     return {path for parts in times for paths in parts.values() for path in paths}
