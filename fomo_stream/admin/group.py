@@ -14,8 +14,10 @@ from fomo_stream.kafka.broker.permissions import DESCRIBE, READ, WRITE, check_pe
 from fomo_stream.kafka.group.agreed_schema import GroupSchema
 from fomo_stream.kafka.group.agreement import CHANGEABLE_SETTINGS, GROUP_SETTINGS, Agreement, setting_text
 from fomo_stream.kafka.group.group_log import GroupLog, check_has_run
+from fomo_stream.partition.rules import Rules
 from fomo_stream.settings.commands import GroupSettings
-from fomo_stream.settings.sources import option, settings_that_affect
+from fomo_stream.settings.service_settings import ServiceSettings
+from fomo_stream.settings.sources import option, settings_as, settings_that_affect
 from fomo_stream.wording import aligned, counted
 
 
@@ -44,7 +46,11 @@ def look_at_group(settings: GroupSettings) -> str:
 
 
 def check_group(settings: GroupSettings) -> str:
-    """Check that an instance with these settings could join now. Raises AgreementError if not, or another FomoError."""
+    """Check that an instance with these settings could join now. Raises AgreementError if not, or another FomoError.
+
+    ConfigError for mistakes in settings that the group does not hold, such as rules: no instance could start with them.
+    """
+    Rules.of(settings_as(ServiceSettings, settings))
     agreement, schema = _open(settings)
     schema.check_flags()
     agreement.check_join()

@@ -201,6 +201,12 @@ def reload_settings(settings: AnySettings) -> AnySettings:
     return load(type(settings), settings._flags, settings._defaults)
 
 
+def settings_as(cls: type[AnySettings], settings: BaseFlags) -> AnySettings:
+    """Load the settings of another command from the same flags, environment and file. Raises ConfigError."""
+    flags = {name: value for name, value in settings._flags.items() if name in cls.model_fields}
+    return load(cls, flags, settings._defaults)
+
+
 def files_of(settings: BaseFlags) -> tuple[Path, ...]:
     """Return the files that the settings are read from, which can change while a service runs."""
     return tuple(path for path in (settings.config, getattr(settings, "calendar", None)) if path is not None)

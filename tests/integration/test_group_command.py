@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -91,7 +92,7 @@ def test_it_shows_what_the_group_has_agreed_on_and_what_is_otherwise_here(member
 
 
 def test_a_check_tells_whether_an_instance_could_join_and_nothing_is_changed_while_there_are_members(
-    member: Running, look: Look
+    member: Running, look: Look, tmp_path: Path
 ) -> None:
     settings = member.settings
     before = GroupLog(settings).entries(b"settings/"), GroupLog(settings).entries(b"schema/")
@@ -108,6 +109,10 @@ def test_a_check_tells_whether_an_instance_could_join_and_nothing_is_changed_whi
         assert words in refused.err
         assert refused.err.count("\n") == 1
     assert look(changed(settings, group=unique("nobody")), "--check").code == 8
+    config = tmp_path / "fomo.yaml"
+    config.write_text("max-latency-ms: 30\nrules: [{name: a, when: b}]\n")
+    refused = look(settings, *same, "--config", str(config))  # the group would take it, but no instance could start
+    assert (refused.code, "rules[1].when: unknown field" in refused.err) == (2, True)
     assert (GroupLog(settings).entries(b"settings/"), GroupLog(settings).entries(b"schema/")) == before
 
 
