@@ -329,8 +329,9 @@ def _for_each_topic(
 
 def _listed_topics(process: ProcessSettings) -> list[str]:
     from fomo_stream.kafka.broker.clients import connect
+    from fomo_stream.kafka.group.written_topics import WrittenTopics
 
-    return list(connect(process)[1].topics)
+    return WrittenTopics(process).without(connect(process)[1].topics)
 
 
 @contextmanager

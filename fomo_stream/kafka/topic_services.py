@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from fomo_stream.errors import BrokerError, ConfigError, FomoError
 from fomo_stream.kafka.broker.clients import connect
+from fomo_stream.kafka.group.written_topics import WrittenTopics
 from fomo_stream.kafka.observer import Observer
 from fomo_stream.kafka.service import Service
 from fomo_stream.kafka.watched_files import WatchedFiles
@@ -122,6 +123,7 @@ class TopicServices:
         self._load = lru_cache(load_ready)  # topics with the same model share it
         self._admin: AdminClient | None = None  # made again after an error: its certificates may be old
         self._has_listed = False
+        self._written = WrittenTopics(catalog.process)
         self._refused: dict[str, ConfigError] = {}  # topics with wrong settings
         self._missing_since: dict[str, float] = {}  # topics that the broker has not listed lately: seconds, monotonic
         self._known: set[str] = set()  # topics that had a service
@@ -187,15 +189,16 @@ class TopicServices:
                     log.warning(kv("settings_changed", names="topics", effect="restart the instances to use them"))
 
     def _listed(self) -> list[str] | None:
-        """Return the topics of the broker, as patterns need them; None: it does not answer now."""
+        """Return the topics of the broker that patterns may select; None: it does not answer now."""
         if not self._catalog.selection.patterns:
             return []
         try:
-            if self._admin is not None:
-                return list(self._admin.list_topics(timeout=ANSWER_S).topics)
-            self._admin, answer = connect(self._catalog.process)
-            self._has_listed = True
-            return list(answer.topics)
+            if self._admin is None:
+                self._admin, answer = connect(self._catalog.process)
+                self._has_listed = True
+            else:
+                answer = self._admin.list_topics(timeout=ANSWER_S)
+            return self._written.without(answer.topics)
         except (BrokerError, KafkaException) as error:
             self._admin = None
             if not (self._has_listed or self._catalog.process.wait):

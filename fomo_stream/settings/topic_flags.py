@@ -13,6 +13,7 @@ from fomo_stream.settings import flags
 from fomo_stream.settings.sources import PLACEHOLDER, flag, option
 
 NO_TOPIC = "none"
+STATE_ENDING = "-state"  # of the name of each state topic
 DEFAULT_OUT, DEFAULT_DEAD_LETTERS = f"{PLACEHOLDER}-scores", f"{PLACEHOLDER}-dead-letters"
 NAMES = ("group", "out", "alerts", "dead_letters", "feedback")  # may hold the placeholder
 
@@ -58,7 +59,7 @@ class TopicFlags(flags.BrokerFlags, flags.RecordFlags):
     @property
     def state_topic(self) -> str:
         """The compacted topic of the group, with the state of its partitions and the schema of all its instances."""
-        return f"{self.group}-{self.topic}-state"
+        return f"{self.group}-{self.topic}{STATE_ENDING}"
 
 
 class InputFlags(TopicFlags, flags.RuleFlags, flags.RegistryFlags):

@@ -12,7 +12,14 @@ from fomo_stream.settings.config_file import read_config
 from fomo_stream.settings.flags import BrokerFlags, HttpFlags
 from fomo_stream.settings.service_settings import ServiceSettings
 from fomo_stream.settings.sources import PLACEHOLDER, SECTIONS, LogLevel, flag, load, with_default
-from fomo_stream.settings.topic_flags import DEFAULT_DEAD_LETTERS, DEFAULT_OUT, NAMES, OutputFlags, check_topic_names
+from fomo_stream.settings.topic_flags import (
+    DEFAULT_DEAD_LETTERS,
+    DEFAULT_OUT,
+    NAMES,
+    STATE_ENDING,
+    OutputFlags,
+    check_topic_names,
+)
 
 TopicSettings = TypeVar("TopicSettings", bound=OutputFlags)
 
@@ -97,7 +104,7 @@ class TopicCatalog(Generic[TopicSettings]):
         tables = [shared, *filter(None, sections.values())]
         texts = [(key.replace("-", "_"), str(text)) for table in tables for key, text in table.items() if text]
         self._outputs = [
-            _name_pattern(f"{text}-{PLACEHOLDER}-state" if name == "group" else text)
+            _name_pattern(f"{text}-{PLACEHOLDER}{STATE_ENDING}" if name == "group" else text)
             for name, text in dict.fromkeys(texts)
             if name in NAMES
         ]

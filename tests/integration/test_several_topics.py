@@ -70,9 +70,9 @@ def test_each_topic_is_scored_as_if_it_were_alone(broker: Broker) -> None:
     delivery = "exactly-once" if broker.is_kafka else "at-least-once"
     alone = {}
     for topic in (first, other):
-        settings = make_settings(broker, topic, group=f"alone-{topic}", out=f"alone-{topic}-out", delivery=delivery)
-        with Running(settings):
-            alone[topic] = scores(broker, f"alone-{topic}-out")
+        out = f"{plant}-alone-{topic}"  # the pattern below matches it, and the state of this group
+        with Running(make_settings(broker, topic, group=f"{plant}-group", out=out, delivery=delivery)):
+            alone[topic] = scores(broker, out)
     flags = {"bootstrap": broker.bootstrap, "group": "fomo-{topic}", "delivery": delivery}
     with running(topic=f"{other},{late},^{plant}", **flags) as services:
         for topic in (first, other):
