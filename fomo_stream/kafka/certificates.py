@@ -1,4 +1,4 @@
-"""Notices that certificates or keys of the Kafka clients were renewed.
+"""Notices that certificates or keys of the clients of Kafka and of the schema registry were renewed.
 
 A client reads these files when it is made, and never again. Its connections outlive the certificate, but after its end
 no new connection is accepted, for example when a broker restarts. So the clients have to be made again in time.
@@ -27,7 +27,9 @@ class Certificates:
 
     def __init__(self, settings: BrokerFlags) -> None:
         self._settings = settings
-        self._files = WatchedFiles(Path(settings.kafka[name]) for name in FILES if name in settings.kafka)
+        self._registry: dict[str, str] = getattr(settings, "registry", {})
+        tables = settings.kafka, self._registry
+        self._files = WatchedFiles(Path(table[name]) for table in tables for name in FILES if name in table)
         self._stopped, self._renewed = threading.Event(), threading.Event()
         if self._files:
             make_thread(self._watch, "fomo-certificates").start()
@@ -49,6 +51,10 @@ class Certificates:
                 continue
             try:
                 connect(self._settings)
+                if self._registry:
+                    from fomo_stream.kafka.registry.client import RegistryClient  # needs an extra
+
+                    RegistryClient(self._registry)
                 self._renewed.set()
             except FomoError as error:  # half of the files are new, or the broker does not know the issuer yet
                 if throttle.allow(str(error)) is not None:

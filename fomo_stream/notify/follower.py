@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from fomo_stream.errors import RecordError, RegistryError
+from fomo_stream.errors import FomoError, RecordError, RegistryError
 from fomo_stream.kafka.broker.clients import NOT_PERMITTED, broker_error, depart, headers_of, make_follower, range_now
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.logs import Throttle, kv, raised_at
@@ -41,14 +41,19 @@ RETRY_S = 1.0  # between two requests to a registry or a broker that does not an
 
 
 class AlertTopic(NamedTuple):
-    """The alert topic. id: empty where it is not known."""
+    """The alert topic. id: empty where it is not known. clients: how often new clients had to be made to read it."""
 
     id: str
     partitions: int
+    clients: int = 0
 
     def is_another(self, topic_id: str) -> bool:
         """Return whether this id is that of an earlier topic with the same name."""
         return bool(self.id and topic_id and self.id != topic_id)
+
+    def has_ended(self, now: AlertTopic) -> bool:
+        """Return whether a new client has to read it, as it is now."""
+        return self.is_another(now.id) or self.clients != now.clients
 
 
 class AlertReader:
@@ -56,11 +61,16 @@ class AlertReader:
 
     def __init__(self, settings: NotifySettings, name: str = "") -> None:
         self._settings, self._name = settings, name
-        self._codec, schemas = codec_for(settings.codec_settings(), of_service=False)
-        if schemas is not None:
-            schemas.check()
+        self.connect()
         self.policy = NotificationPolicy()
         self._throttle = Throttle()
+
+    def connect(self) -> None:
+        """Make the client of the registry; it reads its certificates only then."""
+        codec, schemas = codec_for(self._settings.codec_settings(), of_service=False)
+        if schemas is not None:
+            schemas.check()
+        self._codec = codec
 
     def read(self, record: Any) -> Message | None:
         """Return the message about a record of Kafka; None if it needs none. Raises RegistryError."""
@@ -128,11 +138,16 @@ class Follower:
                     depart(consumer)
 
     def _follow(self, consumer: Consumer) -> None:
-        """Read as a member of the group until `stop` is set, or the topic was created again."""
+        """Read as a member of the group until `stop` is set, or a new client has to read the topic."""
+        if self._topic_now().clients != self._topic.clients:
+            try:
+                self._reader.connect()
+            except FomoError as error:  # it is away; the present client goes on
+                log.warning(kv("registry_trouble", target=self.name, reason=error))
         self._topic, self._next, self._delivered, self._committed = self._topic_now(), {}, {}, {}
         self._begin(consumer)
         consumer.subscribe([self._settings.alerts], on_assign=self._assigned, on_revoke=self._revoked)
-        while not (self._stop.is_set() or self._topic.is_another(self._topic_now().id)):
+        while not (self._stop.is_set() or self._topic.has_ended(self._topic_now())):
             self._turn(consumer, time.monotonic())
         if (summary := self.limit.summary()) is not None:
             self._is_delivered(summary)

@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 from fomo_stream.errors import BrokerError, ConfigError, TopicError
 from fomo_stream.kafka.broker.clients import broker_errors
 from fomo_stream.kafka.broker.cluster import Cluster
+from fomo_stream.kafka.certificates import Certificates
 from fomo_stream.logs import kv
 from fomo_stream.notify.follower import TIMEOUT_S, AlertReader, AlertTopic, Follower
 from fomo_stream.notify.notify_metrics import HELD, OLDEST, READY, metric_value, registry
@@ -37,7 +38,7 @@ class Notifier:
     def __init__(self, settings: NotifySettings) -> None:
         self._settings = settings
         self._stop = threading.Event()
-        self._topic = AlertTopic("", 0)
+        self._topic, self._is_connected = AlertTopic("", 0), False
         self._trouble = "it starts"
         self._error: BaseException | None = None
         self._followers: list[Follower] = []
@@ -59,13 +60,19 @@ class Notifier:
         """Send messages about incidents until `stop`. Raises BrokerError."""
         followers = self._followers
         threads = [threading.Thread(target=self._follow, args=(follower,), daemon=True) for follower in followers]
+        certificates = Certificates(self._settings)
         with self._serve(), closing(Cluster(self._settings)) as cluster:
             while not self._stop.is_set():
+                if certificates.are_renewed:
+                    log.info(kv("certificates_renewed", topic=self._settings.alerts, effect="reading with new clients"))
+                    certificates, self._is_connected = Certificates(self._settings), False
+                    self._topic = self._topic._replace(clients=self._topic.clients + 1)
                 self._poll_topic(cluster)
                 for thread in threads if self._topic.partitions else ():
                     if thread.ident is None:
                         thread.start()
                 self._stop.wait(TOPIC_POLL_S)
+            certificates.stop()
             end = time.monotonic() + FINISH_S
             for thread in threads:  # a thread that still waits for an answer is abandoned
                 if thread.ident is not None:
@@ -76,10 +83,12 @@ class Notifier:
     def _poll_topic(self, cluster: Cluster) -> None:
         """Find the topic as it is now. Raises BrokerError if there never was one; with --wait it is tried again."""
         try:
-            if not self._topic.partitions:
+            if not self._is_connected:
                 cluster.connect()
             topic = find_topic(cluster, self._settings)
+            self._is_connected = True
         except BrokerError as error:
+            self._is_connected = False  # the certificates of the client may be old
             if self._topic.partitions:  # the consumers report it, too
                 return
             if not self._settings.wait:
@@ -89,7 +98,7 @@ class Notifier:
             return
         if self._topic.is_another(topic.id):
             log.warning(kv("topic_recreated", topic=self._settings.alerts, effect="reading from its beginning"))
-        self._topic, self._trouble = topic, ""
+        self._topic, self._trouble = topic._replace(clients=self._topic.clients), ""
 
     def _follow(self, follower: Follower) -> None:
         """Run the thread of a target. An error that ends the thread ends the process."""

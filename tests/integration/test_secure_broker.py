@@ -28,15 +28,18 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from documents import listed_acls
+from made_alerts import alert
 from receivers import Receiver, Reply, Request, certificate, receiving, server_context
-from services import CLIENT, Command, Running, command, readings, refusal, results
+from services import CLIENT, Command, Running, changed, command, in_thread, readings, refusal, results
 
 from fomo_stream.admin.redrive import send_dead_letters
 from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
 from fomo_stream.kafka import certificates
 from fomo_stream.kafka.broker import clients
+from fomo_stream.notify import notifier
 from fomo_stream.settings.commands import RedriveSettings
+from fomo_stream.settings.notify import NotifySettings
 from fomo_stream.settings.service_settings import ServiceSettings
 
 pytestmark = pytest.mark.slow
@@ -186,7 +189,9 @@ def binding(kind: str, name: str, pattern: str, operation: str, user: str = USER
 
 PARTS = GUIDE.read_text().split("fomo-stream redrive", 1)
 FOR_SERVICE, FOR_REDRIVE = ([binding(*acl) for acl in listed_acls(part)] for part in PARTS)
-FOR_RENEWED = [binding(*acl, RENEWED) for acl in listed_acls(PARTS[0])]
+TO_NOTIFY = ("topic", "sensors-alerts", "literal", "read"), ("group", "sensors-alerts-notify", "prefixed", "read")
+FOR_NOTIFY = [binding(*acl) for acl in TO_NOTIFY]
+FOR_RENEWED = [binding(*acl, RENEWED) for acl in (*listed_acls(PARTS[0]), *TO_NOTIFY)]
 
 
 def named(acl: AclBinding) -> str:
@@ -382,30 +387,46 @@ def test_renewed_certificates_are_used_without_a_restart(
     kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """The broker reads the name of the user from the certificate: here the renewed one names another user."""
+    caplog.set_level("INFO")
     monkeypatch.setattr(certificates, "CHECK_S", 0.2)
+    monkeypatch.setattr(notifier, "TOPIC_POLL_S", 0.3)
     place, key_place = tmp_path / "tls.crt", tmp_path / "tls.key"
-    client = {
-        "security.protocol": "SSL",
+    files = {
         "ssl.ca.location": str(kafka.certificate),
         "ssl.certificate.location": str(place),
         "ssl.key.location": str(key_place),
     }
     for path, content in zip((place, key_place), kafka.authority.sign(USER, tmp_path), strict=True):
         path.write_bytes(content)
-    kafka.permit([*FOR_SERVICE, *FOR_RENEWED])
-    base = settings(kafka)
-    mutual = {**base.model_dump(exclude_unset=True), "bootstrap": kafka.mutual_address, "kafka": {**CLIENT, **client}}
-    with Running(ServiceSettings(**mutual)) as running:
-        wait_until_scored(kafka, 3000)
-        member = running.member
-        certificate, key = kafka.authority.sign(RENEWED, tmp_path)
-        place.write_bytes(certificate)  # and not yet its key
-        wait_for(lambda: "certificates_not_used" in caplog.text, "the watch to see it")
-        wait_until_scored(kafka, 3100)
-        key_place.write_bytes(key)
-        wait_for(lambda: running.service.ready and running.service.member is not member, "new clients")
-        kafka.permit(FOR_RENEWED)
-        wait_until_scored(kafka, 3200)
+    kafka.permit([*FOR_SERVICE, *FOR_NOTIFY, *FOR_RENEWED])
+    of_registry = certificates.Certificates(changed(settings(kafka), registry={"url": "http://127.0.0.1:1", **files}))
+    mutual: dict[str, Any] = {
+        "bootstrap": kafka.mutual_address,
+        "kafka": {**CLIENT, "security.protocol": "SSL", **files},
+    }
+    with receiving() as told, Running(changed(settings(kafka), **mutual)) as running:
+        options = NotifySettings(alerts="sensors-alerts", webhook=(told.url,), start="earliest", **mutual)
+        with in_thread(notifier.Notifier(options)):
+
+            def both_work(start: int) -> None:
+                wait_until_scored(kafka, start)
+                kafka.produce("sensors-alerts", [{"fomo": alert(start)}], ["a"])
+                told.wait_for(lambda requests: requests[-1:] and requests[-1].json["offset"] == start)
+
+            both_work(3000)
+            member = running.member
+            certificate, key = kafka.authority.sign(RENEWED, tmp_path)
+            place.write_bytes(certificate)  # and not yet its key
+            said = 'certificates_not_used reason="--'
+            wait_for(lambda: f"{said}kafka" in caplog.text and f"{said}registry" in caplog.text, "both to be seen")
+            both_work(3100)
+            assert not of_registry.are_renewed
+            key_place.write_bytes(key)
+            wait_for(lambda: running.service.ready and running.service.member is not member, "new clients")
+            wait_for(lambda: "certificates_renewed topic=sensors-alerts" in caplog.text, "new clients of notify")
+            kafka.permit(FOR_RENEWED)
+            both_work(3200)
+            wait_for(lambda: of_registry.are_renewed, "the new files of the registry to be taken")
     assert "defect" not in caplog.text
     places = [(one["fomo"]["partition"], one["fomo"]["offset"]) for one in results(kafka.read("sensors-scores"))]
     assert len(places) == len(set(places))
