@@ -37,6 +37,7 @@ from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, NotPermittedError, TopicError
 from fomo_stream.kafka import certificates
 from fomo_stream.kafka.broker import clients
+from fomo_stream.kafka.group.written_topics import WrittenTopics
 from fomo_stream.notify import notifier
 from fomo_stream.settings.commands import RedriveSettings
 from fomo_stream.settings.notify import NotifySettings
@@ -332,6 +333,8 @@ def test_a_group_can_be_looked_at_by_a_user_who_may_only_look(
             assert named(missing) in shown.err
             assert shown.err.count("\n") == 1
         assert PASSWORD not in shown.err
+        others = WrittenTopics(settings(kafka)).without(["sensors", "sensors-scores", state[1]])  # for a pattern
+        assert others == ["sensors", *(["sensors-scores"] if missing is acls[2] else [])]
 
 
 # --- tokens of an identity provider

@@ -91,6 +91,8 @@ class TopicReader:
             if message is None or (message.topic() is not None and message.partition() not in unread):
                 continue
             error = message.error()
+            if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                continue  # the client looks for the coordinator of its group; whoever asks for offsets gets this error
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 if not retry_errors or error.code() == KafkaError._AUTO_OFFSET_RESET:
                     raise KafkaException(error)

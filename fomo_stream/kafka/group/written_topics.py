@@ -33,19 +33,21 @@ class WrittenTopics:
 
     def without(self, listed: Iterable[str]) -> list[str]:
         """Return the other topics. A topic that may be a state, but cannot be read now, is left out."""
-        names, unread = list(listed), set[str]()
+        names = list(listed)
         self._found = {topic: self._found[topic] for topic in names if topic in self._found}
+        candidates = [topic for topic in names if topic.endswith(STATE_ENDING) and topic not in self._found]
+        unread = {*candidates}
         with TopicReader(self._settings, isolation="read_uncommitted") as reader:
-            for topic in names:
-                if not topic.endswith(STATE_ENDING) or topic in self._found:
-                    continue
+            for topic in candidates:
                 try:
                     self._read(reader, topic)
+                    unread.remove(topic)
                 except (KafkaException, NoProgressError) as error:
-                    unread.add(topic)
                     if self._throttle.allow(topic) is not None:
                         reason = f"whether it is the state of a group cannot be read ({error})"
                         log.warning(kv("topic_left_out", topic=topic, reason=reason))
+                    if isinstance(error, NoProgressError):  # the broker hangs: do not wait for each topic
+                        break
         left_out = unread.union(*self._found.values())
         return [topic for topic in names if topic not in left_out]
 
