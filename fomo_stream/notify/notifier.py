@@ -15,7 +15,7 @@ from fomo_stream.errors import BrokerError, ConfigError, TopicError
 from fomo_stream.kafka.broker.clients import broker_errors
 from fomo_stream.kafka.broker.cluster import Cluster
 from fomo_stream.kafka.certificates import Certificates
-from fomo_stream.logs import kv
+from fomo_stream.logs import Throttle, kv
 from fomo_stream.notify.follower import TIMEOUT_S, AlertReader, AlertTopic, Follower
 from fomo_stream.notify.notify_metrics import HELD, OLDEST, READY, metric_value, registry
 from fomo_stream.notify.targets import targets_of
@@ -39,7 +39,7 @@ class Notifier:
         self._settings = settings
         self._stop = threading.Event()
         self._topic, self._is_connected = AlertTopic("", 0), False
-        self._trouble = "it starts"
+        self._trouble, self._throttle = "it starts", Throttle()
         self._error: BaseException | None = None
         self._followers: list[Follower] = []
         groups: set[str] = set()
@@ -89,12 +89,11 @@ class Notifier:
             self._is_connected = True
         except BrokerError as error:
             self._is_connected = False  # the certificates of the client may be old
-            if self._topic.partitions:  # the consumers report it, too
-                return
-            if not self._settings.wait:
+            if not (self._topic.partitions or self._settings.wait):
                 raise
-            self._trouble = str(error)
-            log.warning(kv("waiting", reason=error))
+            self._trouble = str(error)  # the consumers try again, and say nothing
+            if self._throttle.allow(self._trouble) is not None:
+                log.warning(kv("waiting", reason=error))
             return
         if self._topic.is_another(topic.id):
             log.warning(kv("topic_recreated", topic=self._settings.alerts, effect="reading from its beginning"))

@@ -227,10 +227,12 @@ def test_a_topic_that_is_created_again_is_read_from_its_beginning(
     topic = unique("alerts")
     broker.create_topic(topic, 1)
     write(broker, topic, *map(alert, range(200, 200 + before)))  # before the first start, so they are not told
-    with telling(broker, topic, "--webhook", receiver.url):
+    with telling(broker, topic, "--webhook", receiver.url) as service:
         write(broker, topic, *map(alert, range(before)))
         wait_for(lambda: broker.committed(group_of(topic, receiver), topic) == 2 * before, "the commit")
         broker.delete_topic(topic)
+        if before > 2:
+            wait_for(lambda: "there is no topic" in str(service.not_ready()), "the missing topic to be told")
         broker.create_topic(topic, 1)
         write(broker, topic, *map(alert, range(100, 107)))
         receiver.wait_for(lambda requests: set(names(receiver)) == opened(*range(before), *range(100, 107)))
