@@ -1,13 +1,19 @@
 """Runs the Helm chart on a real API server and a real Kafka: is every record scored once, and how long is the silence?
 
     KAFKA_HOME=... KUBE_HOME=... python benchmarks/chart_bench.py
+    KAFKA_HOME=... KUBE_HOME=... python benchmarks/chart_bench.py --earlier CHECKOUT --kernels FOLDER
 
 A namespace allows only pods that are restricted. Three pods score 6 partitions with a steady feed of numbered records.
-Then: `helm test`, an upgrade that restarts all pods, scaling in and out, an eviction, a pod that is killed, an upgrade
-that the group refuses, `helm uninstall`. The pods are processes of this machine; all share its processors.
+Then: `helm test`, an upgrade to a version that cannot read the state, an upgrade that restarts all pods, scaling in and
+out, an eviction, a pod that is killed, an upgrade that the group refuses, `helm uninstall`. The pods are processes of
+this machine; all share its processors.
 
 Prints one JSON line last: counts that must be 0, and in seconds the longest silence of each partition in the rolling
 restart and in the scale-in, and the time until the group is empty after `helm uninstall`. Needs root.
+
+With --earlier, instead: an upgrade from the chart and the program of another checkout, whose kernels are compiled in a
+folder of their own; back to that program; and the upgrade again. `differences` are results after the first upgrade that
+are not those of one detector of this version, which goes on from the same state without an interruption.
 """
 
 from __future__ import annotations
@@ -32,12 +38,28 @@ sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("tests", "tes
 from brokers import Broker, Kafka, free_ports, kafka_home, wait_for
 from documents import ROOT
 from fault_streams import FEATURES, Feed, Outputs
+from pipelines import FLAGS, Instance
 from services import results
+
+from fomo_stream.kafka.broker.topic_reader import to_record
+from fomo_stream.kafka.restore import KEY_PREFIX, VERSION
+from fomo_stream.model.checkpoint import shared_model
+from fomo_stream.partition.position import POSITION, Restored, SavedPosition
+from fomo_stream.records.schema import Schema
+from fomo_stream.settings.service_settings import ServiceSettings
 
 NAMESPACE, RELEASE, NAME = "scoring", "fomo", "fomo-fomo-stream"
 TOPIC, OUT, GROUP, PARTITIONS = "sensors", "sensors-scores", "fomo-stream", 6
 LIMIT_S = 600  # for any step, also on a busy machine
-MUST_BE_0 = ("lost", "duplicates", "dead_letters", "restarts_by_the_refused_upgrade")
+RECORDS, RATE = 18_000, 150  # before an upgrade, when the busy keys have contexts of their own; and in a second
+MUST_BE_0 = (
+    "lost",
+    "duplicates",
+    "dead_letters",
+    "restarts_by_the_refused_upgrade",
+    "pods_after_one_that_failed",
+)
+OTHER_FORMAT = "from fomo_stream.detector import config\nconfig.FORMAT += 2\n"
 
 
 def kube_home() -> Path | None:
@@ -96,12 +118,20 @@ class Cluster:
     def helm(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.run(self.folder / "kube" / "bin" / "helm", *words)
 
-    def install(self, command: str, values: dict[str, Any], **settings: Any) -> subprocess.CompletedProcess[str]:
-        """`helm install` or `helm upgrade`, until all pods are ready."""
+    def install(
+        self,
+        command: str,
+        values: dict[str, Any],
+        checkout: Path = ROOT,
+        seconds: int | None = LIMIT_S,
+        **settings: Any,
+    ) -> subprocess.CompletedProcess[str]:
+        """`helm install` or `helm upgrade`, until all pods are ready, or so many seconds; None: it does not wait."""
         path = self.folder / "values.json"
         path.write_text(json.dumps({**values, "settings": {**values["settings"], **settings}}))
-        chart = str(ROOT / "deploy" / "chart")
-        return self.helm(command, RELEASE, chart, "--values", str(path), "--wait", "--timeout", f"{LIMIT_S}s")
+        chart = str(checkout / "deploy" / "chart")
+        waiting = [] if seconds is None else ["--wait", "--timeout", f"{seconds}s"]
+        return self.helm(command, RELEASE, chart, "--values", str(path), *waiting)
 
     def evict(self, pod: str) -> subprocess.CompletedProcess[str]:
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
@@ -140,8 +170,8 @@ def cluster(home: Path, folder: Path) -> Iterator[Cluster]:
 class EndlessFeed(Feed):
     """Writes records until it is ended."""
 
-    def __init__(self, broker: Broker, records_per_s: float) -> None:
-        super().__init__(broker, TOPIC, 10**9, PARTITIONS, 10**9 / records_per_s)
+    def __init__(self, broker: Broker, records_per_s: float, first: int = 0) -> None:
+        super().__init__(broker, TOPIC, 10**9, PARTITIONS, 10**9 / records_per_s, first=first)
 
     def end(self) -> int:
         """Number of records."""
@@ -157,7 +187,9 @@ class EndlessFeed(Feed):
 class Scenario:
     """The chart in operation."""
 
-    def __init__(self, kube: Cluster, broker: Broker, records_per_s: float) -> None:
+    def __init__(
+        self, kube: Cluster, broker: Broker, records_per_s: float, checkout: Path = ROOT, **values: Any
+    ) -> None:
         self.kube = kube
         self.broker = broker
         settings = {"topic": TOPIC, "bootstrap": broker.bootstrap, "group": GROUP, "features": list(FEATURES)}
@@ -165,9 +197,9 @@ class Scenario:
         broker.create_topic(TOPIC, PARTITIONS)
         kube.kubectl("create", "namespace", NAMESPACE)
         kube.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
-        succeeded(kube.install("install", self.values))
+        succeeded(kube.install("install", {**self.values, **values}, checkout=checkout))
         self.outputs = Outputs(broker, OUT)
-        self.feed = EndlessFeed(broker, records_per_s)
+        self.rate, self.feed = records_per_s, EndlessFeed(broker, records_per_s)
         self.settled(3)
 
     def settled(self, count: int) -> None:
@@ -194,11 +226,25 @@ class Scenario:
                 times[record["fomo"]["partition"]].append(at)
         return {number: round(max(b - a for a, b in pairwise(found)), 2) for number, found in times.items()}
 
+    def fail(self) -> int:
+        """An upgrade to a version that reads other states, and fails after it was ready; how many pods followed it."""
+        version = self.kube.folder / "version"
+        version.mkdir()
+        (version / "sitecustomize.py").write_text(OTHER_FORMAT)
+        before, last = self.kube.services(), f"{NAME}-2"
+        env = [{"name": "PYTHONPATH", "value": f"{version}:{ROOT}"}]
+        succeeded(self.kube.install("upgrade", {**self.values, "extraEnv": env}, seconds=None))
+        refusals = "another version of fomo-stream wrote the state"
+        wait_for(lambda: self.kube.log_of(last).count(refusals) > 1, "the new version to fail twice", LIMIT_S)
+        after = self.kube.services()
+        return sum(before[name] != after.get(name) for name in before if name != last)
+
     def restart(self) -> dict[int, float]:
         """An upgrade that changes a setting; the silences."""
         began = time.monotonic()
         before = self.kube.services()
-        succeeded(self.kube.install("upgrade", self.values, **{"alert-rate": 0.02}))
+        change: dict[str, Any] = {"alert-rate": 0.02}
+        succeeded(self.kube.install("upgrade", self.values, **change))
         self.settled(3)
         after = self.kube.services()
         assert not set(before.values()) & set(after.values()), "not all pods were replaced"
@@ -259,6 +305,72 @@ class Scenario:
             "dead_letters": len(self.broker.read(f"{TOPIC}-dead-letters")),
         }
 
+    def stored(self) -> Restored:
+        """What the group has stored of partition 0 when all is scored."""
+        entries: dict[str, bytes] = {}
+        for message in self.broker.read(f"{GROUP}-{TOPIC}-state"):
+            if message.partition() == 0 and (message.key() or b"").startswith(KEY_PREFIX):
+                name = message.key().removeprefix(KEY_PREFIX).decode()
+                entries[name] = (message.value() or VERSION)[len(VERSION) :]
+                if message.value() is None:
+                    del entries[name]
+        end = self.broker.ends(TOPIC, committed=True)[0]
+        return Restored(end, entries, learned_until=SavedPosition.decode(entries[POSITION]).offset, committed=end)
+
+    def differences(self, restored: Restored) -> dict[str, int]:
+        """How many results of partition 0 are not those of one detector that goes on from this state."""
+        usual = {name: ServiceSettings.model_fields[name].default for name in FLAGS if name != "kind"}
+        alone = Instance(Schema(FEATURES), model=shared_model(), kind=ServiceSettings, **usual)
+        alone.pipeline.drop(0)
+        alone.restore(restored)
+        for message in self.broker.read(TOPIC):
+            if message.partition() == 0 and message.offset() >= restored.start:
+                alone.pipeline.receive(to_record(message)._replace(topic="t"), 0.0)
+        alone.pipeline.finish([0])
+        own = [json.loads(value or b"")["fomo"] for topic, value in alone.results() if topic == "t-scores"]
+        found = (record["fomo"] for record in results(self.broker.read(OUT)))
+        given = {result["offset"]: {**result, "topic": "t"} for result in found if result["partition"] == 0}
+        odd = [result != given[result["offset"]] for result in own]
+        first = odd.index(False) if False in odd else 0  # those before were still scored by the version before
+        return {"compared": len(own) - first, "differences": sum(odd[first:])}
+
+
+def upgraded(scenario: Scenario, records: int, earlier: dict[str, Any]) -> dict[str, Any]:
+    """Upgrade from an earlier version after so many records, go back to it, and upgrade again."""
+    here = {"extraEnv": program(ROOT, os.environ.get("NUMBA_CACHE_DIR", ""))}
+    try:
+        wait_for(lambda: len(scenario.outputs.numbers) > records, "the records before the upgrade", LIMIT_S)
+        before = scenario.feed.end()
+        wait_for(lambda: len(scenario.outputs.numbers) == before, "the last outputs", LIMIT_S)
+        state = scenario.stored()
+        scenario.feed = EndlessFeed(scenario.broker, scenario.rate, first=before)
+        succeeded(scenario.kube.install("upgrade", {**scenario.values, **here}))
+        scenario.settled(3)
+        pods = scenario.kube.services()
+        back = scenario.kube.install("upgrade", {**scenario.values, **earlier}, seconds=60)
+        replaced = sum(pod[0] != pods[name][0] for name, pod in scenario.kube.services().items())
+        succeeded(scenario.kube.install("upgrade", {**scenario.values, **here}))
+        scenario.settled(3)
+        sent = before + scenario.feed.end()
+        wait_for(lambda: len(scenario.outputs.numbers) == sent, "the last outputs", LIMIT_S)
+        scenario.outputs.stop()
+    finally:
+        scenario.feed.stop()
+    return {
+        "benchmark": "chart",
+        **scenario.count(sent),
+        "before": before,
+        "own_contexts": sum(name.startswith("detector/own/") and name.endswith("/about") for name in state.entries),
+        **scenario.differences(state),
+        "way_back": "refused" if back.returncode else "done",
+        "pods_on_the_way_back": replaced,
+    }
+
+
+def program(checkout: Path, kernels: str) -> list[dict[str, str]]:
+    """Variables with which a pod runs the program of a checkout."""
+    return [{"name": "PYTHONPATH", "value": str(checkout)}, {"name": "NUMBA_CACHE_DIR", "value": kernels}]
+
 
 def succeeded(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, f"{done.args}: {done.stdout}{done.stderr}"
@@ -267,6 +379,7 @@ def succeeded(done: subprocess.CompletedProcess[str]) -> None:
 def measured(scenario: Scenario) -> dict[str, Any]:
     try:
         succeeded(scenario.kube.helm("test", RELEASE, "--timeout", f"{LIMIT_S}s"))
+        followed = scenario.fail()
         restart = scenario.restart()
         scale_in = scenario.scale(2)
         scenario.scale(3)
@@ -283,6 +396,7 @@ def measured(scenario: Scenario) -> dict[str, Any]:
         "benchmark": "chart",
         **scenario.count(sent),
         "restarts_by_the_refused_upgrade": touched,
+        "pods_after_one_that_failed": followed,
         "silence_in_restart_s": max(restart.values()),
         "silence_in_restart_by_partition_s": restart,
         "silence_in_scale_in_s": max(scale_in.values()),
@@ -290,13 +404,18 @@ def measured(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def run(kafka: Path, kube: Path, folder: Path, records_per_s: float = 300) -> dict[str, Any]:
+def run(
+    kafka: Path, kube: Path, folder: Path, records_per_s: float = 300, earlier: Path | None = None, kernels: str = ""
+) -> dict[str, Any]:
     """Run the whole scenario; see the module's docstring. folder: for logs and data of the cluster."""
     broker = Kafka(kafka)
     try:
         with cluster(kube, folder) as made:
             try:
-                return measured(Scenario(made, broker, records_per_s))
+                if earlier is None:
+                    return measured(Scenario(made, broker, records_per_s))
+                values = {"extraEnv": program(earlier, kernels)}
+                return upgraded(Scenario(made, broker, RATE, earlier, **values), RECORDS, values)
             except BaseException:
                 for log in (folder / "podhost.log", *sorted(made.pods.glob("*.log"))):
                     print(f"--- the end of {log}", *log.read_text().splitlines()[-12:], sep="\n")
@@ -307,15 +426,17 @@ def run(kafka: Path, kube: Path, folder: Path, records_per_s: float = 300) -> di
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
+    parser.add_argument("--earlier", type=Path)
+    parser.add_argument("--kernels", default="")
+    options = parser.parse_args()
     kafka, kube = kafka_home(), kube_home()
     if kafka is None or kube is None:
         parser.error("set KAFKA_HOME to an Apache Kafka, and KUBE_HOME to a Kubernetes")
     folder = Path(tempfile.mkdtemp(prefix="fomo-chart-"))
     print(f"logs and what the cluster stores: {folder}", flush=True)
-    result = run(kafka, kube, folder)
+    result = run(kafka, kube, folder, earlier=options.earlier, kernels=options.kernels)
     print(json.dumps(result))
-    if any(result[what] for what in MUST_BE_0):
+    if any(result.get(what) for what in (*MUST_BE_0, "differences")):
         return 1
     shutil.rmtree(folder)
     return 0

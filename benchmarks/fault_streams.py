@@ -65,12 +65,12 @@ def key(number: int) -> str:
 
 
 class Feed:
-    """Writes records at an even rate; knows when each was acknowledged."""
+    """Writes records at an even rate, from number `first` on; knows when each was acknowledged."""
 
     def __init__(
-        self, broker: Broker, topic: str, count: int, partitions: int, seconds: float, form: Form = JSON
+        self, broker: Broker, topic: str, count: int, partitions: int, seconds: float, form: Form = JSON, first: int = 0
     ) -> None:
-        self.form = form
+        self.form, self._first = form, first
         self.acknowledged: dict[int, float] = {}
         self.longest_s = 0.0  # from sending a record until the brokers had it
         self._producer = Producer(
@@ -86,10 +86,11 @@ class Feed:
         sent = 0
         while sent < self._count:
             while sent < min(self._count, (time.monotonic() - began) * self._rate):
-                value = self.form.write(reading(sent))
-                done = self._done_with(sent)
-                place = sent % self.partitions
-                self._producer.produce(self._topic, value, key(sent), partition=place, on_delivery=done)
+                number = self._first + sent
+                value = self.form.write(reading(number))
+                done = self._done_with(number)
+                place = number % self.partitions
+                self._producer.produce(self._topic, value, key(number), partition=place, on_delivery=done)
                 sent += 1
             self._producer.poll(0.005)
         while self._producer.flush(1.0):

@@ -24,6 +24,7 @@ DRAIN_S = 25  # the service ends within so many seconds of SIGTERM
 def test_the_grace_period_is_longer_than_the_drain_and_probes_ask_the_addresses_of_the_service(name: str) -> None:
     found = plain(name)
     assert found.pod["spec"]["terminationGracePeriodSeconds"] > DRAIN_S
+    assert found.one("StatefulSet")["spec"]["minReadySeconds"] > 3  # from ready to the first partition
     (port,) = found.container["ports"]
     paths = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
     for probe, path in paths.items():
