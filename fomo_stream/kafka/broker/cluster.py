@@ -147,12 +147,21 @@ class Cluster:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[PartitionId, int]:
         """Return the offsets of partitions, without those for which the broker does not answer."""
+        return {place: answer.offset for place, answer in self.listed(places, spec, isolation).items()}
+
+    def listed(
+        self,
+        places: Iterable[PartitionId],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[PartitionId, Any]:
+        """Return the same with the times of these records, if they were asked for by time."""
         offsets = {}
         requests = {TopicPartition(*place): spec for place in places}
         answers = self.admin.list_offsets(requests, isolation_level=isolation, request_timeout=ANSWER_S)
         for partition, answer in answers.items():
             try:
-                offsets[partition.topic, partition.partition] = answer.result().offset
+                offsets[partition.topic, partition.partition] = answer.result()
             except KafkaException as error:
                 log.debug(kv("offset_unknown", topic=partition.topic, reason=error.args[0].str()))
         return offsets
