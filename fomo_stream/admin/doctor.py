@@ -192,12 +192,13 @@ def reference(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
     references.has_state = settings.state_topic in facts.topics
     try:
         good = read_reference(settings, load_model(settings.model, "cpu", settings.backend), schema, references.check)
+        if good is None:
+            yield Finding(references.waits_for, is_known=False)
+        else:
+            keys = f"{counted(good.keys, 'key')} with enough of their own"
+            yield Finding(f"{counted(good.records, 'good record')}, {keys}")
     except FomoError as error:
         yield Finding.problem(error)
-    else:
-        keys = "" if good is None else f"{counted(good.keys, 'key')} with enough of their own"
-        found = "" if good is None else f"{counted(good.records, 'good record')}, {keys}"
-        yield Finding(found or references.waits_for, is_known=good is not None)
 
 
 def schema_registry(settings: DoctorSettings) -> Iterator[Finding]:

@@ -164,6 +164,7 @@ def test_a_start_that_reads_a_reference_for_long_is_alive(
     settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
+
     def read_slowly(*args: Any) -> Iterator[Any]:
         go_on.wait(30)
         yield from read_items(*args)

@@ -116,6 +116,8 @@ def test_a_range_of_the_records_is_a_reference_as_a_file_with_them(folder: Path,
         contents.append([json.loads(line)["fomo"] for line in scores.read_text().splitlines()])
     assert "reference_logit" in contents[0][0]
     assert contents[0] == contents[1] == contents[2]
+    assert run_replay(settings.model_copy(update={"suggest": tmp_path / "found.yaml"})) == 0
+    assert "\nreference: first:6d\n" in (tmp_path / "found.yaml").read_text()
 
 
 def test_ctrl_c_gives_the_report_so_far(folder: Path) -> None:

@@ -140,14 +140,9 @@ class Cluster:
         readable, end = (self.offsets(places, OffsetSpec.latest(), level) for level in levels)
         return {place: Ends(readable[place], end[place]) for place in readable.keys() & end.keys()}
 
-    def offsets(
-        self,
-        places: Iterable[PartitionId],
-        spec: OffsetSpec,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> dict[PartitionId, int]:
-        """Return the offsets of partitions, without those for which the broker does not answer."""
-        return {place: answer.offset for place, answer in self.listed(places, spec, isolation).items()}
+    def offsets(self, *question: Any) -> dict[PartitionId, int]:
+        """Return the offsets of `listed`."""
+        return {place: answer.offset for place, answer in self.listed(*question).items()}
 
     def listed(
         self,
@@ -155,7 +150,7 @@ class Cluster:
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[PartitionId, Any]:
-        """Return the same with the times of these records, if they were asked for by time."""
+        """Return offsets of partitions, where the broker answers, with the times of these records if spec is a time."""
         offsets = {}
         requests = {TopicPartition(*place): spec for place in places}
         answers = self.admin.list_offsets(requests, isolation_level=isolation, request_timeout=ANSWER_S)
