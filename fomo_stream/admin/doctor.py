@@ -32,7 +32,7 @@ from fomo_stream.loading import read_reference
 from fomo_stream.partition.record import Pending
 from fomo_stream.records.writer_schema import Kind, SchemaText
 from fomo_stream.settings.commands import DoctorSettings
-from fomo_stream.wording import clean, counted
+from fomo_stream.wording import clean, counted, in_time
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.registry.client import RegistryClient
@@ -194,6 +194,10 @@ def reference(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
         good = read_reference(settings, load_model(settings.model, "cpu", settings.backend), schema, references.check)
         if good is None:
             yield Finding(references.waits_for, is_known=False)
+            kept_ms = deployment_checks.config_value(facts.configs.get(settings.topic, {}), "retention.ms")
+            if kept_ms <= len(settings.reference_span or ()):
+                kept = f"{settings.topic} keeps records for {in_time(kept_ms / 1000)}"
+                yield Finding(f"{kept}: the first ones are never complete", "raise its retention.ms")
         else:
             keys = f"{counted(good.keys, 'key')} with enough of their own"
             yield Finding(f"{counted(good.records, 'good record')}, {keys}")

@@ -22,7 +22,7 @@ from fomo_stream.kafka.guard import unexpected_error
 from fomo_stream.kafka.ranges import read_items, reference_ranges, with_first_range
 from fomo_stream.kafka.watched_files import WatchedFiles
 from fomo_stream.loading import set_reference, unpack_reference
-from fomo_stream.logs import Throttle, kv
+from fomo_stream.logs import kv
 from fomo_stream.partition.record import Pending
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.topic_flags import InputFlags
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 CHECK_S = 1.0  # between two checks of the file; one that has changed is read when it has rested for so long
 RETRY_S = 60.0  # between two attempts to take the first records
-WAITING_LOGGED_S = 3600.0
 WITHOUT = "records are scored without a reference"
 
 
@@ -44,7 +43,6 @@ class References:
         self.read_at = 0.0  # when records were read, seconds, monotonic: infinite while they are read
         self.waits_for = ""  # why the first records cannot be taken yet
         self._takes_first_at = 0.0  # seconds since 1970
-        self._throttle = Throttle(WAITING_LOGGED_S)
         path = settings.reference
         self._file = WatchedFiles([path] if isinstance(path, Path) else [])
         self._checked_at, self._is_changed = 0.0, False
@@ -67,6 +65,8 @@ class References:
             try:
                 self._made = schema, *self._make(settings, detector, schema)
             except NotCompleteError as error:
+                if error.what != self.waits_for:
+                    log.warning(kv("reference_waits", reason=error.what, effect=WITHOUT))
                 self._takes_first_at = max(time.time() + RETRY_S, error.complete_ms / 1000)
                 self.waits_for = error.what
                 return None
@@ -87,10 +87,7 @@ class References:
     def agree(self, settings: InputFlags, detector: Detector, schema: Schema) -> Reference | None:
         """Give the detector the reference; the group keeps that of a range."""
         made = self.check(settings, detector, schema)
-        if made is None:
-            if self._throttle.allow(self.waits_for) is not None:
-                log.warning(kv("reference_waits", reason=self.waits_for, effect=WITHOUT))
-        elif self._made is not None and (range_ := self._made[2]):
+        if made is not None and self._made is not None and (range_ := self._made[2]):
             made = unpack_reference(settings, detector, GroupReference(settings, schema).agree(made.pack(), range_))
             self._made = schema, made, ""
         return made
