@@ -191,7 +191,8 @@ def reference(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
     references = References(settings)
     references.has_state = settings.state_topic in facts.topics
     try:
-        good = read_reference(settings, load_model(settings.model, "cpu", settings.backend), schema, references.check)
+        model = load_model(settings.model, settings.device, settings.backend)
+        good = read_reference(settings, model, schema, references.check)
         if good is None:
             yield Finding(references.waits_for, is_known=False)
             kept_ms = deployment_checks.config_value(facts.configs.get(settings.topic, {}), "retention.ms")

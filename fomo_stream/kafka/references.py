@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fomo_stream.detector.detector import Detector
 from fomo_stream.detector.reference import Reference
-from fomo_stream.errors import FomoError, NotCompleteError
+from fomo_stream.errors import BrokerError, FomoError, NotCompleteError
 from fomo_stream.kafka.background import BackgroundExecutor
 from fomo_stream.kafka.group.agreed_reference import GroupReference
 from fomo_stream.kafka.guard import unexpected_error
@@ -111,7 +111,7 @@ class References:
             try:
                 return reading.result()
             except Exception as error:
-                self._takes_first_at = time.time() + 10 * RETRY_S
+                self._takes_first_at = time.time() + RETRY_S * (1 if isinstance(error, BrokerError) else 10)
                 reason = error if isinstance(error, FomoError) else unexpected_error("--reference", error)
                 effect = WITHOUT if former is None else "the old one is kept"
                 log.error(kv("reference_not_read", reason=reason, effect=effect))
