@@ -175,7 +175,9 @@ class _Resolver:
         if begin.time_ms is None:
             gone = [number for number in starts if starts[number] < self._firsts[number]]
         else:  # if all that is left is later, records of the range may be gone
-            gone = [n for n, first in self._firsts.items() if 0 < first == starts[n] < self._ends[n].end]
+            found = self._found(begin.time_ms, begin.text)
+            later = [n for n in found if found[n].timestamp > begin.time_ms]
+            gone = [n for n in later if 0 < self._firsts[n] == starts[n] < self._ends[n].end]
         if gone:
             yield (
                 f"{begin.text} is before the first retained record of {self._topic}[{shown_ranges(sorted(gone))}]: "

@@ -117,6 +117,8 @@ def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
         assert "give a range that the topic has, or a file" in str(refusal(changed(settings, group="other")))
     else:
         assert "no record after its range 2026-10-01T03:00:00/2026-10-01T05:00:00" in capsys.readouterr().err
+        assert replay(changed(settings, reference="first:30m"), *alone) == 0
+        assert "before the first retained record" not in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_first_records_are_taken_once_they_are_all_there(
