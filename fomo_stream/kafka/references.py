@@ -41,7 +41,7 @@ class References:
         self._made: tuple[Schema, Reference, str] | None = None  # and the range that the group has to agree on
         self.has_state = True  # False: the group cannot have stored a range, as it has no topic yet
         self.read_at = 0.0  # when records were read, seconds, monotonic: infinite while they are read
-        self.waits_for = ""  # why the first records cannot be taken yet
+        self.waits_for = self._told = ""  # why the first records cannot be taken yet; what the log says of it
         self._takes_first_at = 0.0  # seconds since 1970
         path = settings.reference
         self._file = WatchedFiles([path] if isinstance(path, Path) else [])
@@ -65,8 +65,6 @@ class References:
             try:
                 self._made = schema, *self._make(settings, detector, schema)
             except NotCompleteError as error:
-                if error.what != self.waits_for:
-                    log.warning(kv("reference_waits", reason=error.what, effect=WITHOUT))
                 self._takes_first_at = max(time.time() + RETRY_S, error.complete_ms / 1000)
                 self.waits_for = error.what
                 return None
@@ -87,7 +85,10 @@ class References:
     def agree(self, settings: InputFlags, detector: Detector, schema: Schema) -> Reference | None:
         """Give the detector the reference; the group keeps that of a range."""
         made = self.check(settings, detector, schema)
-        if made is not None and self._made is not None and (range_ := self._made[2]):
+        if made is None and self.waits_for != self._told:
+            self._told = self.waits_for
+            log.warning(kv("reference_waits", reason=self._told, effect=WITHOUT))
+        elif made is not None and self._made is not None and (range_ := self._made[2]):
             made = unpack_reference(settings, detector, GroupReference(settings, schema).agree(made.pack(), range_))
             self._made = schema, made, ""
         return made
