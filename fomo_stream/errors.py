@@ -99,6 +99,14 @@ class SchemaError(FomoError, ValueError):
     exit_code = 5
 
 
+class NotCompleteError(SchemaError):
+    """The first records, which are good ones, are not all there yet. complete_ms: when they can be, since 1970."""
+
+    def __init__(self, what: str, complete_ms: int) -> None:
+        super().__init__(what, "give a shorter time, or leave --reference out")
+        self.complete_ms = complete_ms
+
+
 class SkippedError(FomoError):
     """More records than allowed could not be scored; the others were scored."""
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from fomo_stream.settings.flags import RuleFlags
     from fomo_stream.settings.topic_flags import InputFlags
 
-Refer = Callable[[Any, "Detector", "Schema"], "Reference"]  # gives a detector the reference that its settings name
+# Gives a detector the reference that its settings name; None: there is none yet.
+Refer = Callable[[Any, "Detector", "Schema"], "Reference | None"]
 
 log = logging.getLogger("fomo_stream.loading")  # not __name__: the module also runs as a program
 
@@ -84,15 +85,15 @@ def first_detector(
     return detector
 
 
-def read_reference(settings: InputFlags, model: Model, schema: Schema) -> Reference:
-    """Return the reference of the file of --reference. Raises the errors of `set_reference`."""
-    return _refer(settings, _new_detector(settings, model, schema, None), schema, set_reference)
+def read_reference(settings: InputFlags, model: Model, schema: Schema, refer: Refer) -> Reference | None:
+    """Return the reference; None: there is none yet. Raises the errors of `refer`."""
+    return _refer(settings, _new_detector(settings, model, schema, None), schema, refer)
 
 
-def _refer(settings: InputFlags, detector: Detector, schema: Schema, refer: Refer) -> Reference:
-    good = refer(settings, detector, schema)
-    name = {"file" if settings.reference_span is None else "range": str(settings.reference)}
-    log.info(kv("reference", **name, records=good.records, keys=good.keys, digest=good.name))
+def _refer(settings: InputFlags, detector: Detector, schema: Schema, refer: Refer) -> Reference | None:
+    if (good := refer(settings, detector, schema)) is not None:
+        name = {"file" if settings.reference_span is None else "range": str(settings.reference)}
+        log.info(kv("reference", **name, records=good.records, keys=good.keys, digest=good.name))
     return good
 
 

@@ -124,7 +124,7 @@ def folder(tmp_path: Path) -> Path:
     rows = rng.normal(size=(260, 3))
     for name in ("readings.csv", "today.csv", "last-week.csv", "month.csv"):
         np.savetxt(folder / name, rows, delimiter=",", header="flow,pressure,rpm", comments="")
-    of_pumps = "".join(f"{1_790_812_800 + 10 * i},p{i % 3},{row[0]},{row[1]}\n" for i, row in enumerate(rows))
+    of_pumps = "".join(f"{1_790_812_800 + 2000 * i},p{i % 3},{row[0]},{row[1]}\n" for i, row in enumerate(rows))
     for name, times in (("pumps.csv", 1), ("good-week.csv", 2)):
         (folder / name).write_text("time,pump,flow,pressure\n" + times * of_pumps)
     of_week = "".join(f"p{i % 3},{row[0]},{row[1]},{row[2]},{row[0]}\n" for i, row in enumerate(rows))

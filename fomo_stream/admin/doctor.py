@@ -28,10 +28,11 @@ from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.delivery.transactions import Transactions
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.kafka.topics.checks import Finding
+from fomo_stream.loading import read_reference
 from fomo_stream.partition.record import Pending
 from fomo_stream.records.writer_schema import Kind, SchemaText
 from fomo_stream.settings.commands import DoctorSettings
-from fomo_stream.wording import clean, counted
+from fomo_stream.wording import clean, counted, in_time
 
 if TYPE_CHECKING:
     from fomo_stream.kafka.registry.client import RegistryClient
@@ -58,11 +59,12 @@ def run_checks(settings: DoctorSettings, heading: str = "") -> tuple[str, int]:
 
     heading: begins a text, where there are several topics. JSON then names its topic, in a single line.
     """
+    checks = BROKER_CHECKS | ({} if settings.reference is None else {"reference": reference})
     try:
         facts = collect_facts(settings)
-        by_check = {name: list(check(settings, facts)) for name, check in BROKER_CHECKS.items()}
+        by_check = {name: list(check(settings, facts)) for name, check in checks.items()}
     except BrokerError as error:
-        by_check = {name: [Finding("the brokers do not answer", is_known=False)] for name in BROKER_CHECKS}
+        by_check = {name: [Finding("the brokers do not answer", is_known=False)] for name in checks}
         by_check["brokers"] = [Finding.problem(error)]
     if settings.registry:
         by_check["schema registry"] = list(schema_registry(settings))
@@ -174,6 +176,34 @@ def _start_transactions(settings: DoctorSettings) -> None:
     prefix = f"{settings.group}-{settings.topic}-"
     ids, resource = f"transactional ids that begin with {prefix}", f"{prefix} --resource-pattern-type prefixed"
     Transactions(make_producer(settings, f"{prefix}doctor~")).start_or_explain(START_TIMEOUT_S, ids, resource)
+
+
+def reference(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
+    """Read the good records as a start does, for the features that the first records have."""
+    from fomo_stream.kafka.references import References  # imports PyTorch, which other checks do not need
+    from fomo_stream.model.checkpoint import load_model
+
+    try:
+        schema, _ = record_checks.schema_of(settings, [item for item in facts.first if item.error is None])
+    except FomoError as error:
+        yield Finding(f"the features are not known: {error.what}", is_known=False)
+        return
+    references = References(settings)
+    references.has_state = settings.state_topic in facts.topics
+    try:
+        model = load_model(settings.model, settings.device, settings.backend)
+        good = read_reference(settings, model, schema, references.check)
+        if good is None:
+            yield Finding(references.waits_for, is_known=False)
+            kept_ms = deployment_checks.config_value(facts.configs.get(settings.topic, {}), "retention.ms")
+            if kept_ms <= len(settings.reference_span or ()):
+                kept = f"{settings.topic} keeps records for {in_time(kept_ms / 1000)}"
+                yield Finding(f"{kept}: the first ones are never complete", "raise its retention.ms")
+        else:
+            keys = f"{counted(good.keys, 'key')} with enough of their own"
+            yield Finding(f"{counted(good.records, 'good record')}, {keys}")
+    except FomoError as error:
+        yield Finding.problem(error)
 
 
 def schema_registry(settings: DoctorSettings) -> Iterator[Finding]:

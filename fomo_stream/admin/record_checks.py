@@ -201,7 +201,7 @@ def _values(settings: DoctorSettings, items: Sequence[Pending]) -> Iterator[Find
     """Report the features, and what the values of fields show. Raises SchemaError."""
     records = [item.fields for item in items]
     yield from _buckets(records)
-    schema, note = _schema(settings, items)
+    schema, note = schema_of(settings, items)
     yield Finding(note)
     yield from _absent(settings, schema, items)
     if len(items) < MIN_RECORDS:
@@ -215,7 +215,7 @@ def _values(settings: DoctorSettings, items: Sequence[Pending]) -> Iterator[Find
     yield from _marks(settings, schema, records)
 
 
-def _schema(settings: DoctorSettings, read: Sequence[Pending]) -> tuple[Schema, str]:
+def schema_of(settings: DoctorSettings, read: Sequence[Pending]) -> tuple[Schema, str]:
     """Return the features, and a sentence about them. Raises SchemaError."""
     if settings.features is not None:
         schema = named_schema(settings)

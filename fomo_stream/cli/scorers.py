@@ -216,10 +216,12 @@ class PrequentialScorer(_LineScorer):
         for view in first.left_out:
             self._note(f"left out: the view {view}")
         if self._settings.reference is not None:
-            good = None if self._settings.reference_span is None else _good_items(self._settings)
-            reference = set_reference(self._settings, first, schema, good)
+            settings = self._settings.with_reference_of(time for time, _ in _timed(self._settings))
+            span, which = settings.reference_span, "" if settings is self._settings else f" {settings.reference}"
+            good = None if span is None else (item for time, item in _timed(settings) if time in span)
+            reference = set_reference(settings, first, schema, good)
             keys = f"{counted(reference.keys, 'key')} with enough of their own"
-            self._note(f"--reference: {counted(reference.records, 'good record')}, {keys}")
+            self._note(f"--reference{which}: {counted(reference.records, 'good record')}, {keys}")
         self._begin(first, schema)
         held, self._held = self._held, []
         has_reference = self._settings.reference is not None  # it scores from the first record on
@@ -251,14 +253,15 @@ class PrequentialScorer(_LineScorer):
         return Results.concatenate([detector.cross_scored(), detector.process(rows[n:], keys[n:])])
 
 
-def _good_items(settings: ScoreSettings) -> Iterator[FileItem]:
-    """Yield the records of the input whose time is in the range of --reference."""
-    span, place, field = settings.reference_span or range(0), zone(settings.timezone), settings.time or ""
+def _timed(settings: ScoreSettings) -> Iterator[tuple[int | None, FileItem]]:
+    """Yield the records of the input, with their times."""
+    place, field = zone(settings.timezone), settings.time or ""
     with open_records(settings.file) as stream:
         text = text_columns(settings, settings.key)
         for line in RecordFile(stream, settings.format, settings.file, text, **settings.csv_settings()):
-            if line.record is not None and to_milliseconds(look_up(line.record, field), place) in span:
-                yield FileItem(line.number, line.record, key_of(line.record, settings.key))
+            if line.record is not None:
+                item = FileItem(line.number, line.record, key_of(line.record, settings.key))
+                yield known_time(to_milliseconds(look_up(line.record, field), place)), item
 
 
 def numbered_records(lines: Sequence[Line]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -133,7 +133,7 @@ class Reference:
                 f"{remedy}, or lower --min-context" if min_rows == config.min_context else remedy,
             )
         self._rows = {digest: rows for digest, (given, rows) in kept.items() if given >= min_rows}
-        self.replaced = ""  # name of the one that was used when the state was stored, if it is another one
+        self.replaced = False  # whether the state was stored with another one, or without
         self._of_keys: dict[bytes, KeyReference] = {}  # those that were needed so far; shared by copies
         hashed = blake2b(digest_size=8)
         for digest, rows in self._rows.items():
@@ -224,7 +224,7 @@ class Reference:
         try:
             name, left = json.loads(data or b'["", []]')
             self._left = {int(slot): int(n_records) for slot, n_records in left} if name == self.name else {}
-            self.replaced = name if name != self.name else ""
+            self.replaced = name != self.name
         except (ValueError, TypeError) as error:
             raise DamagedStateError(f"the state is damaged: {ENTRY} cannot be read ({error})") from None
 

@@ -137,12 +137,15 @@ class Pipeline:
                 self._log_rules(partition)
 
     def follow_reference(self, now: float) -> None:
-        """Use another file of --reference from the next record of each partition on. now: seconds, monotonic."""
-        if self._first is None or self.schema is None or (former := self._first.reference) is None:
+        """Use another file of --reference, or the first records once they are all there, from the next record of each
+        partition on. now: seconds, monotonic.
+        """
+        if self._first is None or self.schema is None or self._settings.reference is None:
             return
-        read = partial(read_reference, self._settings, self._model, self.schema)
+        read = partial(read_reference, self._settings, self._model, self.schema, self._references.agree)
+        former = self._first.reference
         reference = self._references.changed(now, read, former)
-        if reference is None or reference.name == former.name:
+        if reference is None or (former is not None and reference.name == former.name):
             return
         self._first.reference = reference
         for partition in self.partitions.values():

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import OffsetSpec
@@ -22,6 +22,7 @@ from fomo_stream.kafka.broker.topic_reader import NoProgressError, TopicReader, 
 from fomo_stream.kafka.decoding import Decoder
 from fomo_stream.kafka.registry import codec_for
 from fomo_stream.partition.record import Pending, Record
+from fomo_stream.records.times import known_time
 from fomo_stream.settings.topic_flags import InputFlags, TopicFlags
 from fomo_stream.wording import ranges as shown_ranges
 
@@ -29,6 +30,7 @@ STALLED_S = 5.0  # the wait for the next record; then a new client asks
 LOOK_ON = 10_000  # records after the ends of ranges, which show whether times are in order
 PATIENCE_S = 60.0  # the wait for the next record, with any number of clients
 Answer = TypeVar("Answer")
+Settings = TypeVar("Settings", bound=TopicFlags)
 
 PERMIT = "permit Describe and Read on it with kafka-acls.sh"
 
@@ -66,6 +68,19 @@ def reference_ranges(settings: TopicFlags, now_ms: int) -> tuple[list[Range], li
     return ranges, notes
 
 
+def with_first_range(settings: Settings, now_ms: int) -> Settings:
+    """Return the settings with the range of time that the first records of the topic have, if these are the good ones.
+
+    They begin with the earliest record that a partition still has in its first place. Raises NotCompleteError until the
+    range has passed, and a partition has a record after it.
+    """
+    if not settings.has_first_records:
+        return settings
+    name = f"--reference {settings.reference}"
+    with _resolver(settings) as resolver:
+        return settings.with_reference_of(resolver.times_around(len(settings.reference_span or ()), now_ms, name))
+
+
 def _read_on(settings: TopicFlags, span: range, ranges: Sequence[Range]) -> tuple[int, int]:
     """Read on behind these ranges, at most LOOK_ON records; return how many, and how many have times in the span."""
     behind, times = {each.partition: (each.end, None) for each in ranges}, list[int]()
@@ -76,10 +91,16 @@ def _read_on(settings: TopicFlags, span: range, ranges: Sequence[Range]) -> tupl
 
 
 def _resolved(settings: TopicFlags, begin: Bound, end: Bound) -> tuple[list[Range], list[str]]:
+    with _resolver(settings) as resolver:
+        return resolver.resolve(begin, end)
+
+
+@contextmanager
+def _resolver(settings: TopicFlags) -> Iterator[_Resolver]:
     with closing(Cluster(settings)) as cluster:
         cluster.connect()
         with broker_errors(f"topic {settings.topic} cannot be read", permit=PERMIT):
-            return _Resolver(settings, cluster).resolve(begin, end)
+            yield _Resolver(settings, cluster)
 
 
 class _Resolver:
@@ -118,6 +139,14 @@ class _Resolver:
             raise self._empty(begin, end)
         return ranges, [*self._notes_on_start(begin, starts), *self._notes_on_end(stops)]
 
+    def times_around(self, length_ms: int, now_ms: int, text: str) -> Iterator[int | None]:
+        """Yield the times of the first records and, if so long has passed since then, of those after this time."""
+        firsts = [known_time(found.timestamp) for found in self._found(0, text).values()]
+        yield from firsts
+        end = min((time for time in firsts if time is not None), default=now_ms) + length_ms
+        if end <= now_ms:
+            yield from (known_time(found.timestamp) for found in self._found(end, text).values())
+
     def _check_partitions(self, bound: Bound) -> None:
         """Raise ConfigError if the bound names a partition that does not exist, or an offset after the last one."""
         if unknown := sorted(number for number in bound.offsets if number not in self._numbers):
@@ -133,16 +162,22 @@ class _Resolver:
         if bound.time_ms is None:
             named = {number: bound.offset_of(number) for number in self._numbers}
             return {number: default[number] if offset is None else offset for number, offset in named.items()}
+        places = self._found(bound.time_ms, bound.text)
+        return {n: found.offset if found.offset >= 0 else self._ends[n].end for n, found in places.items()}
+
+    def _found(self, time_ms: int, text: str) -> dict[int, Any]:
+        """Return by partition the offset and time of the first record of this time or later; both -1: it has none."""
         if not self._cluster.has_controller:  # it would answer that there is no such record
-            raise TopicError(f"{bound.text}: the embedded broker does not find records by their time; give offsets")
-        offsets = self._checked(self._cluster.offsets(self._places, OffsetSpec.for_timestamp(bound.time_ms)))
-        return {n: offset if offset >= 0 else self._ends[n].end for n, offset in offsets.items()}
+            raise TopicError(f"{text}: the embedded broker does not find records by their time; give offsets")
+        return self._checked(self._cluster.listed(self._places, OffsetSpec.for_timestamp(time_ms)))
 
     def _notes_on_start(self, begin: Bound, starts: Mapping[int, int]) -> Iterator[str]:
         if begin.time_ms is None:
             gone = [number for number in starts if starts[number] < self._firsts[number]]
         else:  # if all that is left is later, records of the range may be gone
-            gone = [n for n, first in self._firsts.items() if 0 < first == starts[n] < self._ends[n].end]
+            found = self._found(begin.time_ms, begin.text)
+            later = [n for n in found if found[n].timestamp > begin.time_ms]
+            gone = [n for n in later if 0 < self._firsts[n] == starts[n] < self._ends[n].end]
         if gone:
             yield (
                 f"{begin.text} is before the first retained record of {self._topic}[{shown_ranges(sorted(gone))}]: "

@@ -13,6 +13,7 @@ from fomo_stream.errors import BrokerError, FencedError, FomoError
 from fomo_stream.kafka.certificates import Certificates
 from fomo_stream.kafka.member import GroupMember
 from fomo_stream.kafka.observer import Observer
+from fomo_stream.kafka.references import References
 from fomo_stream.kafka.snapshot import Snapshot, not_ready_reasons, partition_snapshots
 from fomo_stream.kafka.start import start
 from fomo_stream.kafka.topics.checks import without_effect
@@ -41,6 +42,7 @@ class Service:
         self._trouble = ""  # why it waits
         self._state = "starting"
         self._began = time.monotonic()
+        self._references = References(settings)
         self.member: GroupMember | None = None  # set when it has started
 
     def stop(self) -> None:
@@ -71,11 +73,11 @@ class Service:
         return not_ready_reasons(self.member)
 
     def not_live(self) -> list[str]:
-        """Return reasons to restart the process; empty while the main loop turns, and while the model loads."""
+        """Return reasons to restart the process; empty while the main loop turns, a model loads, or a reference."""
         if self.is_loading:  # compiling its kernels takes minutes where a container has little CPU time
             return []
-        turned_at = self._began if self.member is None else max(self._began, self.member.turned_at)
-        stalled = time.monotonic() - turned_at
+        turned_at = 0.0 if self.member is None else self.member.turned_at
+        stalled = time.monotonic() - max(self._began, turned_at, self._references.read_at)
         return [f"the loop has not turned for {stalled:.0f} s"] if stalled > STALLED_AFTER_S else []
 
     def snapshot(self) -> Snapshot:
@@ -146,7 +148,8 @@ class Service:
             self._began = time.monotonic()
             try:
                 with quiet_clients(), ExitStack() as attempt:  # the error that is raised has the reason
-                    member = start(self._settings, model, self._observer, attempt)
+                    self._references = References(self._settings)
+                    member = start(self._settings, model, self._observer, self._references, attempt)
                     stack.push(attempt.pop_all())
                     self._trouble = ""
                     return member

@@ -41,8 +41,10 @@ CLOSE_S = 5.0  # to leave the group
 LATE = "its partitions go to others when its session times out"
 
 
-def start(settings: ServiceSettings, model: Model, observer: Observer, stack: ExitStack) -> GroupMember:
-    """Make a member that is ready to run. stack: closes, at the end, everything opened here.
+def start(
+    settings: ServiceSettings, model: Model, observer: Observer, references: References, stack: ExitStack
+) -> GroupMember:
+    """Make a member that is ready to run. stack: closes, at the end, everything opened here, and the references.
 
     1. Check the schema registry, topics, permissions and named features. Create the state topic if it is missing; with
        --reset-state, delete it first.
@@ -54,7 +56,7 @@ def start(settings: ServiceSettings, model: Model, observer: Observer, stack: Ex
 
     Raises FomoError.
     """
-    settings_file, watch, references = SettingsFile(settings), TopicWatch(settings), References(settings)
+    settings_file, watch = SettingsFile(settings), TopicWatch(settings)
     stack.callback(watch.stop)
     stack.callback(references.stop)
     if (schemas := codec_for(settings, of_service=False)[1]) is not None:

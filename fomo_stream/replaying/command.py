@@ -36,7 +36,8 @@ def run_replay(settings: ReplaySettings) -> int:
     plan, progress = _checked_plan(settings, None), shown_progress()
     with stopped_by_ctrl_c() as is_stopped:  # also while the report is made and written
         if settings.suggest is not None:
-            report, next_lines = _replay_with_suggestions(plan, settings.suggest, progress, is_stopped)
+            given = plan.settings.model_copy(update={"reference": settings.reference})
+            report, next_lines = _replay_with_suggestions(plan, given, settings.suggest, progress, is_stopped)
         else:
             (report, _), next_lines = _replay(plan, progress, is_stopped), []
         result = ReplayResult(report)
@@ -104,13 +105,12 @@ def _html_path(settings: ReplaySettings) -> Path | None:
 
 
 def _replay_with_suggestions(
-    plan: Plan, path: Path, progress: Progress, is_stopped: IsStopped
+    plan: Plan, settings: ReplaySettings, path: Path, progress: Progress, is_stopped: IsStopped
 ) -> tuple[dict[str, Any], list[str]]:
     """Replay with the roles of fields that the records suggest; return the report, and lines about what to try next.
 
-    Writes the configuration.
+    Writes the configuration. settings: of the plan, as they were given.
     """
-    settings = plan.settings
     suggestions = advice.suggest_roles(settings, plan.source)
     plan = make_plan(advice.with_found(settings, suggestions))
     report, parts = _replay(plan, progress, is_stopped)

@@ -158,6 +158,7 @@ def plan_of_file(settings: ReplaySettings, now_ms: int, data: InMemory | None) -
     notes += Rules.of(settings).warnings(schema, settings.key is not None, settings.time is not None)
     if settings.mute_key and settings.key is None:
         notes.append("--mute-key mutes nothing: records of a file have keys only by --key.")
+    settings = settings.with_reference_of(sample.timestamp for sample in source.read(0, lambda: False))
     axis: Literal["time", "record"] = "record" if settings.time is None else "time"
     return Plan(settings, schema, source, has_labels(settings), axis, tuple(map(as_sentence, notes)), now_ms, source)
 

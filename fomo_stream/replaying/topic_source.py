@@ -13,7 +13,7 @@ from fomo_stream.errors import ConfigError, RecordError, SchemaError, TopicError
 from fomo_stream.kafka.bounds import Range
 from fomo_stream.kafka.group.agreed_reference import GroupReference
 from fomo_stream.kafka.group.agreed_schema import recorded_group
-from fomo_stream.kafka.ranges import read_items, read_range, reference_ranges, resolve_ranges
+from fomo_stream.kafka.ranges import read_items, read_range, reference_ranges, resolve_ranges, with_first_range
 from fomo_stream.limits import INFER_RECORDS
 from fomo_stream.partition.labels import Verdict, parse_label
 from fomo_stream.partition.record import Pending
@@ -95,6 +95,7 @@ def plan_of_topic(settings: ReplaySettings, now_ms: int) -> Plan:
     if settings.reference_span is not None:
         good = GroupReference(settings, schema).stored() if settings.is_given("group") else None
         if good is None:
+            settings = with_first_range(settings, now_ms)
             good_ranges, good_notes = reference_ranges(settings, now_ms)
             notes += good_notes
             good = TopicSource(settings, {span.partition: span for span in good_ranges})

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import parent_process
@@ -83,8 +83,7 @@ def _in_processes(
                 stop.set()
             while not done.empty():
                 progress.advance(done.get())
-            for future in finished:
-                future.result()  # raises the error of its job
+            list(map(Future.result, finished))  # raises the error of a job
             if any(worker.exitcode is not None for worker in workers):
                 # The pool itself may not notice the end of a worker that it has just started.
                 raise BrokenProcessPool("a worker has ended")
@@ -94,6 +93,7 @@ def _in_processes(
         for worker in workers:
             worker.kill()  # its result is not needed
         pool.shutdown(cancel_futures=True)
+        futures, waiting, finished = [], set(), set()  # else the error has this frame, and this frame the error
         if isinstance(error, BrokenProcessPool):
             raise FomoError(
                 "a process that replayed a partition has ended by itself, possibly because memory ran out",

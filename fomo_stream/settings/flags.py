@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
+from fomo_stream.errors import NotCompleteError
 from fomo_stream.limits import ALERT_RATE, MAX_CONTEXT, MAX_KNOWN_KEYS, MAX_LAGS, MAX_OWN_CONTEXTS
 from fomo_stream.records.derivations import parse_derivations, split_derivations
-from fomo_stream.records.moments import time_span
+from fomo_stream.records.moments import FIRST, span_text, time_span
 from fomo_stream.settings import rule_spec
 from fomo_stream.settings.rule_spec import Rule, Window, Zone, check_names, split_names
 from fomo_stream.settings.sources import BaseFlags, flag, option
@@ -59,7 +60,7 @@ def _file_or_span(value: Path | str) -> Path | str:
     try:
         return existing_file(Path(value))
     except ValueError as error:
-        raise ValueError(f"{error}; or give a range of time, as 2026-10-01/2026-10-06") from None
+        raise ValueError(f"{error}; or give a range of time, as 2026-10-01/2026-10-06 or first:5d") from None
 
 
 def _in_order(names: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
@@ -337,11 +338,11 @@ class RecordFlags(DetectorFlags):
     timezone: Zone = flag("Records", "UTC", metavar="ZONE", affects="group")
     """time zone of hours and days, and of times without a zone in records and in the configuration: Europe/Berlin"""
     reference: Annotated[Path | str, AfterValidator(_file_or_span)] | None = flag(
-        "Detector", None, metavar="FILE|FROM/TO", affects="scores"
+        "Detector", None, metavar="FILE|FROM/TO|first:N", affects="scores"
     )
     """CSV, JSON lines or Avro with good records, in the order of time, or a range of time of the input that was good
-    (2026-10-01/2026-10-06, without the last day): a record is an outlier if, and as long as, it is unusual compared
-    with the good records of its key (default: records are compared with earlier ones)"""
+    (2026-10-01/2026-10-06, without the last day; first:5d: its first 5 days): a record is an outlier if, and as long
+    as, it is unusual compared with the good records of its key (default: records are compared with earlier ones)"""
     derive: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_derivations)] = flag(
         "Records", (), metavar="A,B", affects="state", repeated=True
     )
@@ -379,8 +380,32 @@ class RecordFlags(DetectorFlags):
 
     @property
     def reference_span(self) -> range | None:
-        """The milliseconds since 1970 of the good records, if --reference is a range of time."""
+        """The milliseconds since 1970, or since the first record, of the good records, if these are a range of time."""
         return time_span(self.reference) if isinstance(self.reference, str) else None
+
+    @property
+    def has_first_records(self) -> bool:
+        """True if the good records are the first ones of the input."""
+        return isinstance(self.reference, str) and self.reference.startswith(FIRST)
+
+    def with_reference_of(self, times: Iterable[int | None]) -> Self:
+        """Return the settings with the range of time that the first records have, if these are the good ones.
+
+        times: of the records, milliseconds since 1970. Raises NotCompleteError without a record after that range.
+        """
+        if not self.has_first_records:
+            return self
+        name, length = f"--reference {self.reference} is not complete", len(self.reference_span or ())
+        known = (time for time in times if time is not None)
+        first = last = next(known, None)
+        if first is None or last is None:
+            raise NotCompleteError(f"{name}: there is no record with a time", 0)
+        for time in known:
+            first, last = min(first, time), max(last, time)
+        span = range(first, first + length)
+        if last < span.stop:
+            raise NotCompleteError(f"{name}: there is no record after its range {span_text(span)}", span.stop)
+        return self.model_copy(update={"reference": span_text(span)})
 
     @property
     def least_silence_ms(self) -> int:

@@ -274,6 +274,16 @@ def test_a_range_of_the_input_is_a_reference_as_a_file_with_its_records(
     found, notes = score(model_path, data, reference="2026-09-30T22:30/2026-10-01T01:00", **flags)
     assert found == expected
     assert "--reference: 150 good records" in notes
+    expected, _ = score(model_path, data, reference="2026-09-30T22:00/2026-10-01T01:00", **flags)
+    found, notes = score(model_path, data, reference="first:3h", **flags)
+    assert found == expected
+    assert "--reference 2026-09-30T22:00:00/2026-10-01T01:00:00: 180 good records" in notes
+    for reference, message in (
+        ("first:24h", "first:24h is not complete: there is no record after its range 2026-09-30T22:00:00/2026-10"),
+        ("first:9m", "--reference 2026-09-30T22:00:00/2026-09-30T22:09:00: the reference has 9 usable rows; at least"),
+    ):
+        with pytest.raises(SchemaError, match=message):
+            score(model_path, data, reference=reference, **flags)
     with pytest.raises(SchemaError, match="2020-01-02: no record of the input has such a time; give another range"):
         score(model_path, data, reference="2020-01-01/2020-01-02", **flags)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from brokers import Broker
-from services import unique
+from services import readings, unique
 
 from fomo_stream.admin.doctor import BROKER_CHECKS
 from fomo_stream.cli.main import main
@@ -77,3 +78,26 @@ def test_a_broker_that_is_away_is_the_only_problem(
     assert levels(found.pop("brokers")) == {"problem"}
     assert levels(found.pop("settings")) == {"ok"}
     assert {level for each in found.values() for level in levels(each)} == {"not checked"}
+
+
+@pytest.mark.usefixtures("real_kafka")
+def test_the_good_records_are_checked(broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    topic, hour = unique("sensors"), 3_600_000
+    broker.create_topic(topic, config={"retention.ms": str(3000 * 24 * hour)})
+    times = range(1_790_812_800_000, 1_790_812_800_000 + 4 * hour, hour // 100)  # from 2026-10-01T00:00Z
+    broker.produce(topic, readings(len(times)), ("k" for _ in times), times, partition=0)
+    file = tmp_path / "good.csv"
+    file.write_text("n,temperature\n" + "1,20\n" * 200)
+    for reference, level, words in (
+        (file, "problem", "has no value of motor.rpm"),
+        ("2026-10-01/2026-10-01T02:00", "ok", "200 good records, 1 key with enough of their own"),
+        ("first:2h", "ok", "200 good records, 1 key with enough of their own"),
+        ("first:5d", "not checked", "there is no record after its range 2026-10-01T00:00:00/2026-10-06T00:00:00"),
+        ("first:3001d", "not checked", "there is no record after its range 2026-10-01T00:00:00/20"),
+        ("2020-01-01/2020-01-02", "problem", "there are no records in the range --reference 2020-01-01/2020-01-02"),
+    ):
+        flags = ("--topic", topic, "--group", unique("group"), "--reference", str(reference))
+        _, found = findings(capsys, broker.bootstrap, *flags, "--exclude", "n", "--min-context", "100")
+        assert [(one["level"], words in one["what"]) for one in found["reference"][:1]] == [(level, True)]
+        is_short = " keeps records for 3000 d: the first ones are never" in found["reference"][-1]["what"]
+        assert is_short == (reference == "first:3001d")

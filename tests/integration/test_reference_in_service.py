@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ from brokers import Broker, wait_for
 from services import Running, changed, readings, refusal, results, sensors
 
 from fomo_stream.cli.main import main
-from fomo_stream.kafka import references
+from fomo_stream.kafka import references, service
 from fomo_stream.kafka.group.agreed_reference import GroupReference
+from fomo_stream.kafka.ranges import read_items
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.records.schema import Schema
 from fomo_stream.settings.service_settings import ServiceSettings
@@ -73,9 +77,11 @@ def replay(settings: ServiceSettings, *flags: str) -> int:
     return main(["replay", *where, *local, *flags])
 
 
+@pytest.mark.parametrize("given", [GOOD, "first:2h"])
 def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
     broker: Broker,
     settings: ServiceSettings,
+    given: str,
     tmp_path: Path,
     log: pytest.LogCaptureFixture,
     restored_logging: None,
@@ -84,9 +90,11 @@ def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("fomo_stream.replaying.partition_run.load_ready", shared_model)
+    settings = changed(settings, reference=given)
     score_all(broker, settings, 2 * COUNT)
-    assert f"reference_stored range={GOOD} " in log.text
-    assert f"reference range={GOOD} records=240 keys=2 " in log.text
+    exact = GOOD if given == GOOD else "2026-10-01T00:00:00/2026-10-01T02:00:00"
+    assert f"reference_stored range={exact} " in log.text
+    assert f"reference range={given} records=240 keys=2 " in log.text
     first = stored(broker, settings)
     fill(broker, settings, COUNT, 40, shift=15.0)
     alone = ["--features", "temperature,motor.rpm", "--context-size", "100"]
@@ -104,8 +112,72 @@ def test_a_range_outlives_its_records_and_gives_the_results_of_a_replay(
     assert replay(settings, "--group", settings.group) == 0
     capsys.readouterr()
     assert replay(settings, *alone) == 5
-    assert f"no records in the range --reference {GOOD}; the topic has records, by" in capsys.readouterr().err
-    assert "give a range that the topic has, or a file" in str(refusal(changed(settings, group="other")))
+    if given == GOOD:
+        assert f"no records in the range --reference {GOOD}; the topic has records, by" in capsys.readouterr().err
+        assert "give a range that the topic has, or a file" in str(refusal(changed(settings, group="other")))
+    else:
+        assert "no record after its range 2026-10-01T03:00:00/2026-10-01T05:00:00" in capsys.readouterr().err
+        assert replay(changed(settings, reference="first:30m"), *alone) == 0
+        assert "before the first retained record" not in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_first_records_are_taken_once_they_are_all_there(
+    broker: Broker, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a restart, from the next record of each partition on; another instance and a restart have the same."""
+    monkeypatch.setattr(references, "CHECK_S", 0.1)
+    monkeypatch.setattr(references, "RETRY_S", 0.2)
+    settings = sensors(broker, 3, alert_rate=0.02, reference="first:100s", instance_id="one")
+    began, n = 1000 * (round(time.time()) - 90), 0
+
+    def scored(more: int, after: int, shift: float = 0.0) -> list[tuple[bool, bool]]:
+        """Whether records of both partitions are compared with the reference, and outliers."""
+        nonlocal n
+        for number in range(2):
+            records = [{**one, "temperature": one["temperature"] + shift} for one in readings(more, n, seed=n)]
+            times = range(began + after, began + after + more)
+            broker.produce(settings.topic, records, (f"k{number}" for _ in records), times, partition=number)
+        n += more
+        found = [one for one in results(broker.read(settings.out, at_least=2 * n)) if one["n"] >= n - more]
+        assert len(found) == 2 * more
+        return [("reference_logit" in one["fomo"], one["fomo"]["outlier"]) for one in found]
+
+    two = changed(settings, instance_id="two")
+    with Running(settings), Running(two):
+        wait_for(lambda: "there is no record with a time" in log.text, "the wait for a first record")
+        assert not any(compared for compared, _ in scored(150, 0))
+        wait_for(lambda: "there is no record after its range" in log.text, "the wait for the end")
+        while time.time() < began / 1000 + 101:
+            time.sleep(0.1)
+        assert not stored(broker, settings)
+        scored(1, 100_000)
+        wait_for(lambda: len(re.findall(rf" reference topic={settings.topic} ", log.text)) >= 3, "the reference")
+        assert " records=300 keys=2 " in log.text
+        assert all(compared and outlier for compared, outlier in scored(20, 100_001, 15.0))
+    assert len(digests(log)) == 1
+    first = stored(broker, settings)
+    with Running(settings):
+        assert all(compared for compared, _ in scored(5, 100_021))
+    assert stored(broker, settings) == first
+    assert len(digests(log)) == 1
+
+
+def test_a_start_that_reads_a_reference_for_long_is_alive(
+    settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def read_slowly(*args: Any) -> Iterator[Any]:
+        go_on.wait(30)
+        yield from read_items(*args)
+
+    monkeypatch.setattr(service, "STALLED_AFTER_S", 0.3)
+    monkeypatch.setattr(references, "read_items", read_slowly)
+    with Running(settings) as running:
+        wait_for(lambda: math.isinf(running.service._references.read_at), "the reading")
+        time.sleep(0.5)
+        assert not running.service.not_live()
+        go_on.set()
 
 
 def test_times_that_are_not_in_order_are_told(broker: Broker, log: pytest.LogCaptureFixture) -> None:
@@ -158,7 +230,7 @@ def test_instances_that_store_at_the_same_time_use_the_same(broker: Broker) -> N
     assert GroupReference(settings, schema).stored() is None
     proposals = [os.urandom(700_000) for _ in range(3)]
     agree = [
-        threading.Thread(target=lambda p=each: found.append(GroupReference(settings, schema).agree(p)))
+        threading.Thread(target=lambda p=each: found.append(GroupReference(settings, schema).agree(p, GOOD)))
         for each in proposals
     ]
     for thread in agree:

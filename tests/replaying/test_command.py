@@ -103,17 +103,21 @@ def test_a_file_is_replayed_without_a_kafka_client(folder: Path, tmp_path: Path)
 def test_a_range_of_the_records_is_a_reference_as_a_file_with_them(folder: Path, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     rows = [{"day": f"2026-10-{1 + i // 100:02}", **row} for i, row in enumerate(rows)]
+    for row in rows[:300]:
+        row["day"] = "2026-11-01"  # the earliest record is a later one
     good, scores = tmp_path / "good.jsonl", tmp_path / "scores.jsonl"
     good.write_text("".join(json.dumps(row) + "\n" for row in rows[300:900]))
     pd.DataFrame(rows).to_parquet(tmp_path / "all.parquet")
     contents = []
-    for reference in (good, "2026-10-04/2026-10-10"):
+    for reference in (good, "2026-10-04/2026-10-10", "first:6d"):
         file = tmp_path / "all.parquet"
         settings = settings_of(folder, file=file, time="day", reference=reference, scores_file=scores)
         assert run_replay(settings) == 0
         contents.append([json.loads(line)["fomo"] for line in scores.read_text().splitlines()])
     assert "reference_logit" in contents[0][0]
-    assert contents[0] == contents[1]
+    assert contents[0] == contents[1] == contents[2]
+    assert run_replay(settings.model_copy(update={"suggest": tmp_path / "found.yaml"})) == 0
+    assert "\nreference: first:6d\n" in (tmp_path / "found.yaml").read_text()
 
 
 def test_ctrl_c_gives_the_report_so_far(folder: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from multiprocessing.synchronize import SemLock
 from pathlib import Path
 
 import orjson
@@ -97,7 +99,11 @@ def test_a_failing_worker_ends_the_replay_with_one_sentence(
     plan: Plan, error: Exception | None, kind: type[FomoError], text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failing = replace(plan, source=Failing(10**9, (0, 1), error=error))
+    gc.collect()
     with pytest.raises(kind, match=text) as caught:
         outcomes_of(failing, n_workers=2)
     assert caught.value.exit_code == kind.exit_code
+    del caught
+    left = [one for one in gc.get_objects() if isinstance(one, SemLock)]
+    assert not left, "the end of the program would tell of them"
     assert {"Traceback", "4711"} & set(capfd.readouterr().err.split()) == set()

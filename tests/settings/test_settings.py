@@ -365,6 +365,9 @@ def test_a_reference_is_a_range_of_time_or_a_file_which_may_be_named_like_one(
     assert reference("2026-10-01T06:00+02:00/2026-10-01 07:30") == [4 * 60, 7 * 60 + 30]
     (tmp_path / "2026-10-01").mkdir()
     (tmp_path / "2026-10-01" / "2026-10-06").write_text("x\n1\n")
+    assert reference("first:90.5h") == [0, 18 * 60 + 30]
+    (tmp_path / "first:5d").write_text("x\n1\n")
+    assert reference("first:5d") == Path("first:5d")
     assert reference("2026-10-01/2026-10-06") == Path("2026-10-01/2026-10-06")
     assert reference("2026-10-01/2026-10-07") == [0, 0]
     (tmp_path / "2026-10-01" / "2026-10-08").mkdir()
@@ -372,7 +375,9 @@ def test_a_reference_is_a_range_of_time_or_a_file_which_may_be_named_like_one(
         ("2026-10-01/2026-10-08", "it is a folder; name a file"),
         ("2026-10-06/2026-10-01", "2026-10-01 is not after 2026-10-06; the end is the first moment after the range"),
         ("2026-10-01/week.csv", "no such file: 2026-10-01/week.csv; or give a range of time, as 2026-10-01/2026-10-06"),
-        ("812/900", "no such file"),
+        ("812/900", "no such file: 812/900; or give a range of time, as 2026-10-01/2026-10-06 or first:5d"),
+        ("first:5", "--reference first:5: write a number and a unit"),
+        *((f"first:{length}", "those of at least 1s and at most 3650d") for length in ("0d", "3651d", "9" * 400 + "w")),
     ):
         with pytest.raises(ConfigError, match=message):
             reference(text)

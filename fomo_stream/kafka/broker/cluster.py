@@ -140,19 +140,23 @@ class Cluster:
         readable, end = (self.offsets(places, OffsetSpec.latest(), level) for level in levels)
         return {place: Ends(readable[place], end[place]) for place in readable.keys() & end.keys()}
 
-    def offsets(
+    def offsets(self, *question: Any) -> dict[PartitionId, int]:
+        """Return the offsets of `listed`."""
+        return {place: answer.offset for place, answer in self.listed(*question).items()}
+
+    def listed(
         self,
         places: Iterable[PartitionId],
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> dict[PartitionId, int]:
-        """Return the offsets of partitions, without those for which the broker does not answer."""
+    ) -> dict[PartitionId, Any]:
+        """Return offsets of partitions, where the broker answers, with the times of these records if spec is a time."""
         offsets = {}
         requests = {TopicPartition(*place): spec for place in places}
         answers = self.admin.list_offsets(requests, isolation_level=isolation, request_timeout=ANSWER_S)
         for partition, answer in answers.items():
             try:
-                offsets[partition.topic, partition.partition] = answer.result().offset
+                offsets[partition.topic, partition.partition] = answer.result()
             except KafkaException as error:
                 log.debug(kv("offset_unknown", topic=partition.topic, reason=error.args[0].str()))
         return offsets

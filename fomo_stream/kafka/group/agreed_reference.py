@@ -36,7 +36,7 @@ class GroupReference:
 
     def __init__(self, settings: TopicFlags, schema: Schema) -> None:
         # The log of the other agreements does not have these entries, as they are large.
-        self._range, self._log = str(settings.reference), GroupLog(settings, (KIND,))
+        self._log = GroupLog(settings, (KIND,))
         span, columns = settings.reference_span or range(0), (sorted(schema.categorical), sorted(schema.counters))
         about = [sorted(v) if isinstance(v := getattr(settings, name), tuple) else v for name in ROW_SETTINGS]
         made_of = json.dumps([FORMAT, span.start, span.stop, schema.features, *columns, *about])
@@ -46,13 +46,13 @@ class GroupReference:
         """Return the packed reference of the group; None if there is none of this range and these features."""
         return self._valid()[1]
 
-    def agree(self, packed: bytes) -> bytes:
-        """Return the packed reference of the group: this one, unless another instance was earlier.
+    def agree(self, packed: bytes, range_: str) -> bytes:
+        """Return the packed reference of the group: this one, of this range, unless another instance was earlier.
 
         Those of other ranges or features are deleted.
         """
         name = uuid4().hex
-        about = {"range": self._range, "rows": self._rows, "name": name}
+        about = {"range": range_, "rows": self._rows, "name": name}
         parts = Document().changes(name, packed).items()
         contents = [{**about, "part": part, "data": b64encode(data or b"").decode()} for part, data in parts]
         self._log.append(KIND, *contents)
@@ -66,7 +66,7 @@ class GroupReference:
         replaced = sorted({str(entry.content["range"]) for entry in others if entry.content["rows"] != self._rows})
         if valid == name:
             size = sum(len(content["data"]) for content in contents)
-            log.info(kv("reference_stored", range=self._range, bytes=size, replaces=",".join(replaced) or "none"))
+            log.info(kv("reference_stored", range=range_, bytes=size, replaces=",".join(replaced) or "none"))
         return packed_valid
 
     def _valid(self) -> tuple[str, bytes | None]:
