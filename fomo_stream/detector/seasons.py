@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 
 from fomo_stream.detector.changelog import BlockTable, Copied, Document, Entries, StoredEntries
 from fomo_stream.detector.relative import Pooled
-from fomo_stream.detector.step.follow import Profiles, find_mean, follow_seasons
+from fomo_stream.detector.step.follow import AROUND, EXPLAINS, OF_KEY, OF_TIME, Profiles, find_levels, follow_seasons
 from fomo_stream.errors import DamagedStateError
 
 Float = NDArray[np.float64]
@@ -35,16 +35,20 @@ class Usual(NamedTuple):
     is_known: NDArray[np.bool_]  # where a season explains much
     level: Float  # else 0
     spread: Float  # else 1
+    of_key: Float  # the level that counts for a key
 
 
 class Seasons(Copied):
     """Profiles over cycles of d features: for each bin (an hour of the day), the mean over visits in earlier cycles.
 
     A visit becomes part of the profile half a cycle after it, so a prediction knows only earlier cycles. It is the
-    profile between the middles of the two nearest bins. A profile is used for a feature once it has predicted a whole
-    cycle, and as long as its squared errors are at most half of those of the profile's mean, which is as old: so a
-    value that only wanders has no season. Of several cycles the one with the smallest errors is used. `step.follow`
-    does all this.
+    profile between the middles of the two nearest bins. In a finer cycle (the week) the level of the coarser one (the
+    day) counts as one more visit.
+
+    Without keys, a profile is used for a feature once it has predicted a whole cycle, and as long as its squared errors
+    are at most half of those of the profile's mean, which is as old: so a value that only wanders has no season. Of
+    several cycles the one with the smallest errors is used. For a key, the finest cycle is used, and of the distance
+    from its mean the part that makes errors smallest, for each feature. `step.follow` does all this.
     """
 
     def __init__(self, n_features: int, cycles: Sequence[Cycle]) -> None:
@@ -52,7 +56,7 @@ class Seasons(Copied):
         d, p = n_features, len(self.cycles)
         first = np.cumsum([0, *(cycle.inner * cycle.outer for cycle in self.cycles)])
         shape = int(first[-1]), d
-        bins, cycle = np.zeros((4, *shape)), np.zeros((5, p, d))
+        bins, cycle = np.zeros((4, *shape)), np.zeros((6, p, d))
         self.profiles = Profiles(
             inner=np.array([cycle.inner for cycle in self.cycles], dtype=np.int64),
             first=first,
@@ -73,6 +77,8 @@ class Seasons(Copied):
             summed_of_mean=cycle[3],
             of_mean=np.full((p, d), np.nan),
             of_variance=cycle[4],
+            course=cycle[5],
+            level=np.full(shape, np.nan),
         )
         self._recovered()
 
@@ -82,9 +88,9 @@ class Seasons(Copied):
 
         A place is a number of bins since the start of the cycle, NaN = unknown.
         """
-        seasons = np.tile(np.array([0.0, 0.0, 1.0])[:, None], (len(scores), 1, scores.shape[1]))
+        seasons = np.empty((len(scores), 5, scores.shape[1]))
         follow_seasons(np.array(scores, order="C"), np.array(places, order="C"), self.profiles, seasons)
-        return Usual(seasons[:, 0] > 0.0, seasons[:, 1], seasons[:, 2])
+        return Usual(seasons[:, EXPLAINS] > 0.0, seasons[:, OF_TIME], seasons[:, AROUND], seasons[:, OF_KEY])
 
     def rescale(self, old: Pooled, new: Pooled) -> None:
         """Convert the profiles to another scale of scores."""
@@ -97,11 +103,11 @@ class Seasons(Copied):
         for sums in (profiles.error, profiles.error_of_mean, profiles.summed, profiles.summed_of_mean):
             sums *= of_mean
         profiles.written[:] = True
-        self._find_means()
+        self._find_levels()
 
-    def _find_means(self) -> None:
+    def _find_levels(self) -> None:
         for p in range(len(self.cycles)):
-            find_mean(p, self.profiles)
+            find_levels(p, self.profiles)
 
     # -- log -----------------------------------------------------------------------------------------------------
 
@@ -141,7 +147,7 @@ class Seasons(Copied):
                     raise DamagedStateError(f"the state is damaged: {name} does not fit")
                 value[p] = stored if value.ndim > 1 else stored[0]
         profiles.written[:] = False
-        self._find_means()
+        self._find_levels()
 
 
 def _scale_ratio(old: Pooled, new: Pooled, scores: Float) -> Float:

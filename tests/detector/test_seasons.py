@@ -31,18 +31,17 @@ def days(rng: np.random.Generator, n_days: int, weekly: bool = False) -> tuple[F
     return scores, np.column_stack([hour, weekday * 24 + hour]), pattern
 
 
-def followed(one: Seasons, scores: Float, places: Float, cuts: Sequence[int] = ()) -> tuple[Float, Float, Float]:
+def followed(one: Seasons, scores: Float, places: Float, cuts: Sequence[int] = ()) -> tuple[Float, ...]:
     edges = [0, *sorted(cuts), len(scores)]
     parts = [one.follow(scores[a:b], places[a:b]) for a, b in pairwise(edges)]
-    known, level, spread = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return known, level, spread
+    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
 
 def test_a_pattern_is_learned_and_a_value_that_wanders_or_never_changes_has_none() -> None:
     rng = np.random.default_rng(0)
     scores, places, pattern = days(rng, 14)
     scores = np.column_stack([scores, np.zeros(len(scores))])
-    known, level, spread = followed(Seasons(4, [Cycle(24), Cycle(168)]), scores, places)
+    known, level, spread, _ = followed(Seasons(4, [Cycle(24), Cycle(168)]), scores, places)
     late = slice(5 * DAY, None)
     assert not known[: 3 * DAY // 2].any()  # the first cycle teaches, the next one is predicted
     assert known[late, :2].all()
@@ -54,10 +53,27 @@ def test_a_pattern_is_learned_and_a_value_that_wanders_or_never_changes_has_none
 
 def test_the_week_is_used_where_its_errors_are_the_smallest() -> None:
     scores, places, pattern = days(np.random.default_rng(1), 42, weekly=True)
-    known, level, _ = followed(Seasons(3, [Cycle(24), Cycle(168)]), scores, places)
+    known, level, *_ = followed(Seasons(3, [Cycle(24), Cycle(168)]), scores, places)
     late = slice(35 * DAY, None)
     assert known[late, 0].all()
     assert np.sqrt(np.mean((level[late, 0] - pattern[late]) ** 2)) < 0.2
+
+
+def test_for_a_key_features_of_one_pattern_follow_it_alike_and_gradually() -> None:
+    # A quarter of the second feature is explained, half of the third. If a season was used fully or not at all, both
+    # would be without one at times, and records that are alike would look different.
+    rng = np.random.default_rng(2)
+    scores, places, pattern = days(rng, 40, weekly=True)
+    noise = np.array([0.3, 1.5, 0.8])
+    scores = np.column_stack([pattern[:, None] + rng.normal(0, 1, (len(pattern), 3)) * noise, scores[:, 2]])
+    *_, of_key = followed(Seasons(4, [Cycle(24), Cycle(168)]), scores, places)
+    late, hours = slice(28 * DAY, None), of_key[:: DAY // 24]
+    for feature in range(3):
+        share = of_key[late, feature] @ pattern[late] / (pattern[late] @ pattern[late])
+        assert 0.6 < share < 1.1, feature
+    assert np.abs(of_key[: 2 * DAY]).max() == 0.0
+    assert np.abs(np.diff(hours[:, :3], axis=0)).max() < 0.8  # of 2.6 between the lowest and the highest hour
+    assert np.sqrt(np.mean(of_key[late, 3] ** 2)) < 0.3 * scores[late, 3].std()
 
 
 def test_nothing_depends_on_how_records_are_split_or_on_a_restart() -> None:

@@ -58,6 +58,7 @@ RECENT_BINS = 6.0  # bins in the mean of the last errors, which widens spreads
 
 CENTER, UNIT, MEAN, DEVIATION, WITHIN, COMMON, STEADY = range(7)  # rows of `FixedInputs.pooled`
 LOW, HIGH, MIN_NEAR, MAX_NEAR, NEARLY_ALL = range(5)  # rows of `FixedInputs.bulk`
+EXPLAINS, OF_TIME, AROUND, OF_KEY, COURSE = range(5)  # rows of what `_season_of` writes
 
 
 class Rows(NamedTuple):
@@ -110,6 +111,8 @@ class Profiles(NamedTuple):
     summed_of_mean: Float  # (p, d)
     of_mean: Float  # (p, d) mean and variance of all bins; NaN: none is known
     of_variance: Float  # (p, d)
+    course: Float  # (p, d) variance of the levels of all bins
+    level: Float  # (N, d) of each bin, see `find_levels`
 
 
 class Counts(NamedTuple):
@@ -226,18 +229,20 @@ def _state(address):
         table(words, 35, np.float64),
         table(words, 36, np.float64),
         table(words, 37, np.float64),
+        table(words, 38, np.float64),
+        table(words, 39, np.float64),
     )
     counts = Counts(
-        row(words, 38, np.int64), row(words, 39, np.int64), table(words, 40, np.int64), table(words, 41, np.float64)
+        row(words, 40, np.int64), row(words, 41, np.int64), table(words, 42, np.int64), table(words, 43, np.float64)
     )
     fixed = FixedInputs(
-        table(words, 42, np.float64),
-        table(words, 43, np.float64),
-        row(words, 44, np.bool_),
-        row(words, 45, np.int64),
-        table(words, 46, np.float64),
+        table(words, 44, np.float64),
+        table(words, 45, np.float64),
+        row(words, 46, np.bool_),
         row(words, 47, np.int64),
-        row(words, 48, np.bool_),
+        table(words, 48, np.float64),
+        row(words, 49, np.int64),
+        row(words, 50, np.bool_),
     )
     return rows, profiles, counts, fixed
 
@@ -341,12 +346,13 @@ def follow(state, values, at, numbers, belongs, learn, batch):
             profiles.bin.copy(), profiles.tested.copy(), profiles.recent.copy(), profiles.error.copy(),
             profiles.error_of_mean.copy(), profiles.counted.copy(), profiles.summed.copy(),
             profiles.summed_of_mean.copy(), profiles.of_mean.copy(), profiles.of_variance.copy(),
+            profiles.course.copy(), profiles.level.copy(),
         )  # fmt: skip
     d, n_cycles, weights = out.gaps.shape[1], fixed.places[0], fixed.weights
     moving, compares = fixed.does[0], fixed.does[1]
     x, near, limited, filled = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
     is_known, far, is_expected = np.empty(d, np.bool_), np.empty(d, np.bool_), np.empty(d, np.bool_)
-    count, taken, season = np.empty(d, np.int64), np.empty(d), np.empty((3, d))
+    count, taken, season = np.empty(d, np.int64), np.empty(d), np.empty((5, d))
     level, spread, score, near_score, doubt = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d)
     alike, moves = np.empty(d, np.bool_), np.empty((2, d))
     n_vectors, lags = out.vectors.shape[1], rows.past.shape[1]
@@ -377,17 +383,17 @@ def follow(state, values, at, numbers, belongs, learn, batch):
             if has_seasons:
                 _find_season(x, is_known, of_key, belonging, places, s, rows, profiles, fixed, score, season)
             else:
-                season[0], season[1], season[2] = 0.0, 0.0, 1.0
+                _write_no_season(season)
             for j in range(d):
                 if of_key:
                     is_expected[j] = is_known[j] and count[j] > 0
                     _expect(
-                        x[j], is_known[j], count[j], season[1, j], s, j, rows, counts, fixed,
+                        x[j], is_known[j], count[j], season[OF_KEY, j], s, j, rows, counts, fixed,
                         level, spread, score, near_score, doubt, alike,
                     )  # fmt: skip
                 else:
-                    is_expected[j], alike[j], doubt[j] = is_known[j] and season[0, j] > 0.0, True, 1.0
-                    level[j], spread[j] = season[1, j], season[2, j]
+                    is_expected[j], alike[j], doubt[j] = is_known[j] and season[EXPLAINS, j] > 0.0, True, 1.0
+                    level[j], spread[j] = season[OF_TIME, j], season[AROUND, j]
                     score[j] = score_of(x[j], j, fixed.pooled) if is_known[j] else 0.0
                     near_score[j] = min(
                         max(score[j], level[j] - MAX_SPREADS * spread[j]), level[j] + MAX_SPREADS * spread[j]
@@ -435,7 +441,10 @@ def follow(state, values, at, numbers, belongs, learn, batch):
                 for j in range(d):
                     out.usual[i, 0, j], out.usual[i, 1, j], out.usual[i, 2, j] = level[j], spread[j], doubt[j]
                     if is_expected[j] and fixed.numeric[j]:
-                        comparison = score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j
+                        width = spread[j]
+                        if season[COURSE, j] > 0.0:
+                            width = math.sqrt(spread[j] * spread[j] + season[COURSE, j])
+                        comparison = score[j], level[j], spread[j], width, alike[j], moves[0, j], moves[1, j], j
                         compare_with_key(*comparison, fixed.pooled, out.relative[i])
                         if not of_key:  # a season says nothing about level and spread
                             out.relative[i, 1, j] = out.relative[i, 2, j] = np.nan
@@ -578,13 +587,18 @@ def compressed(x):
 
 
 @exact_kernel
-def compare_with_key(score, level, spread, alike, moved_level, moved_spread, j, pooled, out):
-    """Write the distance of feature j from the usual values of its key into out (RELATIVE_VECTORS, d): see `Pooled`."""
-    change = moved_spread - math.log(_half_width(level, spread, j, pooled))
+def compare_with_key(score, level, spread, width, alike, moved_level, moved_spread, j, pooled, out):
+    """Write the distance of feature j from the usual values of its key into out (RELATIVE_VECTORS, d): see `Pooled`.
+
+    width: the spread together with the usual changes within a cycle. Movement is compared with it, because values move
+    through these changes, also where they stay near the level of the time.
+    """
+    change = moved_spread - math.log(_half_width(level, width, j, pooled))
     if not alike:  # a small spread is not odd: keys differ too much to say so
         change = max(change, 0.0) if change == change else change
+    moved = score_of(moved_level, j, pooled)
     out[0, j] = _single((score - level) / spread)
-    out[1, j] = _single((score_of(moved_level, j, pooled) - level) / spread)
+    out[1, j] = _single((moved - level) / spread + (moved - score) * (1.0 / width - 1.0 / spread))
     out[2, j] = _single(change)
     # The value that most records have is not odd for a key, unless the key's own level is different: a flag that goes
     # back to 0, which nearly all records have, is normal.
@@ -677,10 +691,11 @@ def _power(n):
 
 @exact_kernel
 def _find_season(x, is_known, of_key, belonging, places, s, rows, profiles, fixed, score, season):
-    """Write the usual values at the time of a record into season (3, d), see `_season_of`, then learn the record.
+    """Write the usual values at the time of a record into season (5, d), see `_season_of`, then learn the record.
 
     score: (d,) working memory. The slow mean of a key is taken out of its scores first: seasons are shared by all keys.
     """
+    _write_no_season(season)
     for j in range(len(x)):
         score[j] = score_of(x[j], j, fixed.pooled) if is_known[j] else np.nan
         if is_known[j] and of_key:
@@ -688,27 +703,37 @@ def _find_season(x, is_known, of_key, belonging, places, s, rows, profiles, fixe
             rows.seen[s, j] = min(int(rows.seen[s, j]) + 1, 4294967295)
             rows.slow[s, j] = mean + (score[j] - mean) / min(max(rows.seen[s, j], 1), MAX_SLOW_VALUES)
             score[j] -= mean
-        season[0, j], season[1, j], season[2, j] = 0.0, 0.0, 1.0
     if belonging:
         _season_of(score, places, profiles, season)
     for j in range(len(x)):
         if not fixed.numeric[j]:
-            season[0, j] = 0.0
-        if season[0, j] == 0.0:
-            season[1, j] = 0.0
+            season[EXPLAINS, j] = season[OF_TIME, j] = season[OF_KEY, j] = season[COURSE, j] = 0.0
+
+
+@exact_kernel
+def _write_no_season(season):
+    """Write that no season is known into season (5, d)."""
+    season[:] = 0.0
+    season[AROUND] = 1.0
 
 
 @exact_kernel
 def follow_seasons(scores, places, profiles, out):
-    """Write whether a season is known, its level and its spread into out (n, 3, d), for scores (n, d), places (n,
-    p)."""
+    """Write the seasons into out (n, 5, d), see `_season_of`, for scores (n, d), places (n, p)."""
     for i in range(len(scores)):
+        _write_no_season(out[i])
         _season_of(scores[i], places[i], profiles, out[i])
 
 
 @exact_kernel
 def _season_of(score, places, profiles, season):
-    """Write whether a season is known, its level and its spread into season (3, d), then learn the record.
+    """Write the season at the places of a record into season (5, d), then learn the record.
+
+    EXPLAINS: whether the profile explains much; OF_TIME, AROUND: then the level, and the spread of records around it.
+    OF_KEY: the part of the finest cycle's level, less its mean, that counts for a key; COURSE: its variance. Without
+    keys, a feature has nothing else to be compared with, so a profile counts fully or not. For a key it counts as far
+    as it is known to help, see `_gain`: if some features of a record had a season, and others that depend on them had
+    none, then usual records would not be alike.
 
     score: (d,) NaN = unknown; places: (p,), NaN or outside of the cycle = unknown.
     """
@@ -721,18 +746,43 @@ def _season_of(score, places, profiles, season):
         _enter_bin(p, bin, profiles)
         _predict(p, place, profiles, levels[p])
         for j in range(d):
-            is_tested = profiles.tested[finest, j] >= profiles.inner[finest]
-            least = MIN_EXPLAINED if p == finest or is_tested else MIN_EXPLAINED_ALONE
             error, of_mean = profiles.error[p, j], profiles.error_of_mean[p, j]
-            explains = profiles.tested[p, j] >= profiles.inner[p] and of_mean > MIN_VARIANCE
-            if not np.isnan(levels[p, j]) and explains and error <= (1.0 - least) * of_mean and error < best[j]:
+            if np.isnan(levels[p, j]) or of_mean <= MIN_VARIANCE:
+                continue
+            if p == finest and profiles.tested[p, j] >= profiles.inner[0]:
+                gain = _gain(p, j, profiles)
+                season[OF_KEY, j] = gain * (levels[p, j] - profiles.of_mean[p, j])
+                season[COURSE, j] = gain * gain * profiles.course[p, j]
+            is_finest_tested = profiles.tested[finest, j] >= _tests_of_cycle(finest, profiles)
+            least = MIN_EXPLAINED if p == finest or is_finest_tested else MIN_EXPLAINED_ALONE
+            is_tested = profiles.tested[p, j] >= _tests_of_cycle(p, profiles)
+            if is_tested and error <= (1.0 - least) * of_mean and error < best[j]:
                 best[j] = error
                 wider = math.sqrt(max(profiles.recent[p, j], 1.0))
-                season[0, j], season[1, j] = 1.0, levels[p, j]
-                season[2, j] = _spread_of_bin(p, bin, j, profiles) * wider
+                season[EXPLAINS, j], season[OF_TIME, j] = 1.0, levels[p, j]
+                season[AROUND, j] = _spread_of_bin(p, bin, j, profiles) * wider
     for p in range(finest + 1):
         if profiles.bin[p] >= 0:
             _add_to_bin(p, score, season, levels[p], profiles)
+
+
+@exact_kernel
+def _tests_of_cycle(p, profiles):
+    """Return how many visits are predicted until a whole cycle is predicted by its own bins, not by coarser ones."""
+    return profiles.inner[p] * (2 if p else 1)
+
+
+@exact_kernel
+def _gain(p, j, profiles):
+    """Return the factor of the profile p that makes its squared errors smallest, from 0 to 1.
+
+    It is a regression: the covariance of scores and profile, which follows from the errors of the profile, those of its
+    mean, and its variance, over this variance. While the second of the shortest cycles is tested it grows from 0: so no
+    record is the first one with a season.
+    """
+    course, tested = profiles.course[p, j], profiles.tested[p, j] / profiles.inner[0]
+    common = (profiles.error_of_mean[p, j] + course - profiles.error[p, j]) / 2.0
+    return min(max(common / course, 0.0), 1.0) * min(tested - 1.0, 1.0) if course > 0.0 else 0.0
 
 
 @exact_kernel
@@ -768,7 +818,8 @@ def _enter_bin(p, bin, profiles):
         if (bin - b) % inner >= max(1, inner // 2) or b // inner != bin // inner:
             merged = _merge(first + b, profiles) or merged
     if merged:
-        find_mean(p, profiles)
+        for finer in range(p, len(profiles.inner)):
+            find_levels(finer, profiles)
 
 
 @exact_kernel
@@ -794,17 +845,37 @@ def _merge(b, profiles):
 
 
 @exact_kernel
-def find_mean(p, profiles):
-    """Compute the mean and the variance over all bins of cycle p, after these have changed."""
+def find_levels(p, profiles):
+    """Compute the levels of the bins of cycle p, and what they have in common, after the profile has changed.
+
+    The level is the mean over visits, where the level in the coarser cycle (the hour, for the hour of a week) counts as
+    one more visit: so a week is known after a day, and corrected by each week.
+    """
+    first = profiles.first[p]
+    coarser = profiles.first[p - 1] if p else first
     for j in range(profiles.mean.shape[1]):
-        n, mean, variance = 0, 0.0, 0.0
-        for b in range(profiles.first[p], profiles.first[p + 1]):
-            if profiles.visits[b, j] > 0:
-                n += 1
-                mean += profiles.mean[b, j]
+        n, visited, mean, variance, square = 0, 0, 0.0, 0.0, 0.0
+        for b in range(first, profiles.first[p + 1]):
+            visits, level = np.float64(profiles.visits[b, j]), profiles.mean[b, j]
+            if visits > 0.0:
+                visited += 1
                 variance += profiles.variance[b, j]
-        profiles.of_mean[p, j] = mean / n if n else np.nan
-        profiles.of_variance[p, j] = variance / n if n else 0.0
+            below = profiles.level[coarser + (b - first) % (first - coarser), j] if p else np.nan
+            if not np.isnan(below):
+                level = (visits * level + below) / (visits + 1.0)
+            elif visits == 0.0:
+                level = np.nan
+            profiles.level[b, j] = level
+            if not np.isnan(level):
+                n += 1
+                off = level - mean
+                mean += off / n
+                square += off * (level - mean)
+        profiles.of_mean[p, j], profiles.course[p, j] = (mean, square / n) if n else (np.nan, 0.0)
+        if visited:
+            profiles.of_variance[p, j] = variance / visited
+        else:
+            profiles.of_variance[p, j] = profiles.of_variance[p - 1, j] if p else 0.0
 
 
 @exact_kernel
@@ -818,12 +889,11 @@ def _predict(p, place, profiles, out):
     low = profiles.first[p] + start + (int(first) - start) % inner
     high = profiles.first[p] + start + (int(first) + 1 - start) % inner
     for j in range(len(out)):
-        knows_low, knows_high = profiles.visits[low, j] > 0, profiles.visits[high, j] > 0
-        out[j] = np.nan
-        if knows_low and knows_high:
-            out[j] = (1.0 - share) * profiles.mean[low, j] + share * profiles.mean[high, j]
-        elif knows_low or knows_high:
-            out[j] = profiles.mean[low, j] if knows_low else profiles.mean[high, j]
+        at_low, at_high = profiles.level[low, j], profiles.level[high, j]
+        if np.isnan(at_low) or np.isnan(at_high):
+            out[j] = at_high if np.isnan(at_low) else at_low
+        else:
+            out[j] = (1.0 - share) * at_low + share * at_high
 
 
 @exact_kernel
@@ -841,7 +911,7 @@ def _add_to_bin(p, score, season, predicted, profiles):
             profiles.summed_of_mean[p, j] += of_mean * of_mean
         # A score that is far off is not learned. If such scores stay, the profile explains too little and is not used;
         # then they are learned.
-        if season[0, j] > 0.0 and abs(score[j] - season[1, j]) > MAX_SPREADS * season[2, j]:
+        if season[EXPLAINS, j] > 0.0 and abs(score[j] - season[OF_TIME, j]) > MAX_SPREADS * season[AROUND, j]:
             continue
         around = 0.0 if np.isnan(off) or profiles.visits[b, j] == 0 else predicted[j]
         profiles.open[b, j] += 1
@@ -876,8 +946,9 @@ def learn_usual(state, values, at, slots, out):
         for j in range(d):
             if is_known[j] and count[j] > 0 and fixed.numeric[j]:
                 compare_with_key(
-                    score[j], level[j], spread[j], alike[j], moves[0, j], moves[1, j], j, fixed.pooled, out[i]
-                )
+                    score[j], level[j], spread[j], spread[j], alike[j], moves[0, j], moves[1, j], j, fixed.pooled,
+                    out[i],
+                )  # fmt: skip
         _keep_last(values[i], is_known, count, at[i], start)
 
 
