@@ -340,6 +340,7 @@ def _logged_notes() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", FomoWarning)
         yield
+    warnings.simplefilter("ignore", FomoWarning)  # settings can be loaded again
     for note in dict.fromkeys(str(note.message) for note in notes):
         log.warning(kv("setting_renamed", note=note))
 
