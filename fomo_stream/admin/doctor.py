@@ -195,8 +195,9 @@ def reference(settings: DoctorSettings, facts: Facts) -> Iterator[Finding]:
         good = read_reference(settings, model, schema, references.check)
         if good is None:
             yield Finding(references.waits_for, is_known=False)
-            kept_ms = deployment_checks.config_value(facts.configs.get(settings.topic, {}), "retention.ms")
-            if kept_ms <= len(settings.reference_span or ()):
+            config = facts.configs.get(settings.topic, {})
+            kept_ms = deployment_checks.config_value(config, "retention.ms")
+            if config.get("cleanup.policy") != "compact" and kept_ms <= len(settings.reference_span or ()):
                 kept = f"{settings.topic} keeps records for {in_time(kept_ms / 1000)}"
                 yield Finding(f"{kept}: the first ones are never complete", "raise its retention.ms")
         else:

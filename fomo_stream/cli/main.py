@@ -307,7 +307,8 @@ def _for_each_topic(
         settings, errors = catalog.topics(_listed_topics(catalog.process) if catalog.selection.patterns else [])
         configure_logging(next((own.log_level for own in settings.values()), "warning"))
     if not settings and not errors:
-        raise TopicError(f"no topic at {catalog.process.bootstrap} matches --topic {catalog.process.topic}")
+        what = f"no topic at {catalog.process.bootstrap} matches --topic {catalog.process.topic}"
+        raise TopicError(what, "a pattern selects no topic that a group writes: give its name")
     codes = []
     for topic in (*settings, *errors):
         heading = "" if catalog.selection.is_single else f"topic {topic}\n"
@@ -340,6 +341,7 @@ def _logged_notes() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", FomoWarning)
         yield
+    warnings.simplefilter("ignore", FomoWarning)  # settings can be loaded again
     for note in dict.fromkeys(str(note.message) for note in notes):
         log.warning(kv("setting_renamed", note=note))
 

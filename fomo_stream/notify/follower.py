@@ -67,10 +67,9 @@ class AlertReader:
 
     def connect(self) -> None:
         """Make the client of the registry; it reads its certificates only then."""
-        codec, schemas = codec_for(self._settings.codec_settings(), of_service=False)
+        self._codec, schemas = codec_for(self._settings.codec_settings(), of_service=False)
         if schemas is not None:
             schemas.check()
-        self._codec = codec
 
     def read(self, record: Any) -> Message | None:
         """Return the message about a record of Kafka; None if it needs none. Raises RegistryError."""
@@ -142,7 +141,7 @@ class Follower:
         if self._topic_now().clients != self._topic.clients:
             try:
                 self._reader.connect()
-            except FomoError as error:  # it is away; the present client goes on
+            except FomoError as error:  # it is away; the new client asks it again
                 log.warning(kv("registry_trouble", target=self.name, reason=error))
         self._topic, self._next, self._delivered, self._committed = self._topic_now(), {}, {}, {}
         self._begin(consumer)

@@ -144,7 +144,7 @@ def test_a_second_signal_ends_the_process_at_once_unless_it_is_the_same_as_the_f
 
 @pytest.mark.usefixtures("restored_logging")
 def test_an_earlier_name_of_a_flag_or_variable_is_noted_in_the_log(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.setenv("FOMO_KERNEL", "torch")
     expected = ["--still is called --stuck-values now", "FOMO_KERNEL is called"]
@@ -154,6 +154,9 @@ def test_an_earlier_name_of_a_flag_or_variable_is_noted_in_the_log(
         notes = [line for line in capsys.readouterr().err.splitlines() if "setting_renamed" in line]
         assert len(notes) == (len(expected) if level == "warning" else 0)
         assert all(text in note for text, note in zip(expected, notes, strict=False))
+    monkeypatch.setenv("FOMO_WARM", "5x")  # a setting of an instance, which only its settings have
+    assert main(["group", "--check", "--topic", "a"]) == 2
+    assert not recwarn.list
 
 
 def test_a_process_with_clients_of_kafka_ends_without_taking_them_apart() -> None:

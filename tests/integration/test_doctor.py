@@ -81,9 +81,12 @@ def test_a_broker_that_is_away_is_the_only_problem(
 
 
 @pytest.mark.usefixtures("real_kafka")
-def test_the_good_records_are_checked(broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_the_good_records_are_checked(
+    broker: Broker, policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic, hour = unique("sensors"), 3_600_000
-    broker.create_topic(topic, config={"retention.ms": str(3000 * 24 * hour)})
+    broker.create_topic(topic, config={"retention.ms": str(3000 * 24 * hour), "cleanup.policy": policy})
     times = range(1_790_812_800_000, 1_790_812_800_000 + 4 * hour, hour // 100)  # from 2026-10-01T00:00Z
     broker.produce(topic, readings(len(times)), ("k" for _ in times), times, partition=0)
     file = tmp_path / "good.csv"
@@ -100,4 +103,4 @@ def test_the_good_records_are_checked(broker: Broker, tmp_path: Path, capsys: py
         _, found = findings(capsys, broker.bootstrap, *flags, "--exclude", "n", "--min-context", "100")
         assert [(one["level"], words in one["what"]) for one in found["reference"][:1]] == [(level, True)]
         is_short = " keeps records for 3000 d: the first ones are never" in found["reference"][-1]["what"]
-        assert is_short == (reference == "first:3001d")
+        assert is_short == (reference == "first:3001d" and policy == "delete")

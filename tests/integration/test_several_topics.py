@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from services import CLIENT, QUICK, Command, Running, in_thread, make_settings, 
 from fomo_stream.cli.main import main
 from fomo_stream.errors import BrokerError, ConfigError
 from fomo_stream.kafka import topic_services
+from fomo_stream.kafka.group.written_topics import WrittenTopics
 from fomo_stream.kafka.topic_services import TopicServices
 from fomo_stream.model.checkpoint import shared_model
 from fomo_stream.ops.monitor import Monitors
@@ -92,6 +94,21 @@ def test_each_topic_is_scored_as_if_it_were_alone(broker: Broker) -> None:
         broker.produce(second, readings(20, start=COUNT, seed=5))
         assert len(scores(broker, f"{second}-scores", COUNT + 20)) == COUNT + 20
     assert all(topic.service.member for topic in services.topics.values())
+
+
+def test_a_topic_that_may_be_a_state_is_selected_once_it_had_a_record(broker: Broker) -> None:
+    names = [unique("plant") + "-state" for _ in range(5)]
+    first, other, *later = names
+    for name in names:
+        broker.create_topic(name, 2)
+    broker.produce(first, readings(1), partition=0)
+    broker.produce(other, readings(1), partition=1)
+    written = WrittenTopics(make_settings(broker, first))
+    began = time.monotonic()
+    assert written.without(names) == [first, other]
+    assert time.monotonic() - began < 2  # one after the other takes a second each
+    broker.produce(later[0], readings(1), partition=0)
+    assert written.without(names) == [first, other, later[0]]
 
 
 def test_without_any_topic_that_starts_it_ends_with_the_reason(broker: Broker) -> None:

@@ -11,6 +11,7 @@ import pytest
 from made_alerts import alert
 
 from fomo_stream.cli.parser import parse
+from fomo_stream.errors import RegistryError
 from fomo_stream.kafka.broker.topic_reader import to_record
 from fomo_stream.notify import follower
 from fomo_stream.notify.follower import AlertReader
@@ -63,3 +64,14 @@ def test_whatever_a_message_raises_is_noted_without_its_contents_and_the_next_on
     assert reader.read(received(encoded())) is not None
     assert "alert_skipped record=alerts[3]@7 reason=unexpected error=RuntimeError at=test_reading.py:" in caplog.text
     assert "contents" not in caplog.text
+
+
+def test_new_certificates_of_a_registry_that_is_away_are_used_when_it_comes_back(
+    reader: AlertReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec, away = Mock(), Mock(**{"check.side_effect": RegistryError("away")})
+    monkeypatch.setattr(follower, "codec_for", Mock(return_value=(codec, away)))
+    with pytest.raises(RegistryError):
+        reader.connect()
+    reader.read(received(encoded()))
+    codec.decode.assert_called_once()
