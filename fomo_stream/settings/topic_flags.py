@@ -151,6 +151,8 @@ def check_topic_names(topics: Mapping[str, str | None]) -> None:
             raise ValueError(
                 f"--topic {topic[:60]!r}: this command takes one topic; run, doctor and group take several"
             )
+        if topic == NO_TOPIC and flag_name != "--topic":
+            raise ValueError(f"{flag_name} {NO_TOPIC}: only --out takes this word; leave {flag_name} out")
         if topic and (not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) or topic in (".", "..")):
             raise ValueError(
                 f"{flag_name} {topic[:60]!r} cannot be the name of a topic: it has at most 249 letters from a to z, "

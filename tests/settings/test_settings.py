@@ -91,6 +91,7 @@ OF_SERVICE: list[tuple[dict[str, Any], str]] = [
     ({"alerts": "t-scores"}, "topic fomo-stream-t-state must be different topics"),
     ({"out": "none"}, "--out none needs --alerts"),
     ({"dead_letters": ".."}, "--dead-letters '..' cannot be the name of a topic"),
+    ({"dead_letters": "none"}, "--dead-letters none: only --out takes this word"),
     ({"group": "my group"}, "the state topic 'my group-t-state' cannot be the name of a topic"),
     ({"feedback": "t-scores"}, "--feedback t-scores and the state topic"),
     ({"kafka": {"partition.assignment.strategy": "range"}}, "partitions move one at a time"),
