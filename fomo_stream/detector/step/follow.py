@@ -358,6 +358,7 @@ def follow(state, values, at, numbers, belongs, learn, batch):
     n_vectors, lags = out.vectors.shape[1], rows.past.shape[1]
     has_pooled, has_bulk = fixed.pooled.shape[1] > 0, fixed.bulk.shape[1] > 0
     has_seasons = len(profiles.inner) > 0
+    _write_no_season(season)
     for i in range(len(values)):
         for j in range(d):
             out.gaps[i, j] = np.isnan(values[i, j])
@@ -382,8 +383,6 @@ def follow(state, values, at, numbers, belongs, learn, batch):
         if knows_usual:
             if has_seasons:
                 _find_season(x, is_known, of_key, belonging, places, s, rows, profiles, fixed, score, season)
-            else:
-                _write_no_season(season)
             for j in range(d):
                 if of_key:
                     is_expected[j] = is_known[j] and count[j] > 0
